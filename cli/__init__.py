@@ -1,0 +1,1 @@
+"""The `gaoler` command: one module for each subcommand, and the composition root."""
