@@ -1,0 +1,378 @@
+"""One request's jailer: builds the jail, runs the steps in it, sends the results.
+
+runs as      root
+parent       the warden; children: a supervisor for each task
+namespaces   a mount namespace with the jail's root; UTS, IPC and network are the warden's
+             empty ones
+cgroup       the jail's `self`
+descriptors  the warden's socket, the request's socket, the job, the jail's group
+dies when    the last result is sent, or the warden ends
+killed by    the warden alone: cancel, hard deadline, or anything odd
+
+The jail is built before the job is known; so are the first supervisor and the process
+that will become the first task.  The supervisors of a step are forked while the step
+before it runs, so that nobody waits for a control group.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gaoler.sandbox import mounts, process, syscalls, task, wire
+from gaoler.sandbox.cgroup import SELF, Group, Layout
+from gaoler.sandbox.job import TaskResult
+from gaoler.sandbox.order import Order
+from gaoler.sandbox.spec import WardenSpec
+from gaoler.sandbox.supervisor import Supervisor
+
+_MS = 1_000_000
+_BOX_BEFORE_JOB = 1 << 20
+
+
+@dataclass(slots=True)
+class Watched:
+    """A supervisor as the jailer sees it."""
+
+    sock: socket.socket
+    pid: int
+    decoder: wire.Decoder
+
+
+class RequestBroken(Exception):
+    """The request cannot go on: our fault.  `stage` is for the log."""
+
+    def __init__(self, stage: str, errno: int = 0) -> None:
+        super().__init__(stage)
+        self.stage = stage
+        self.errno = errno
+
+
+class Jailer:
+    """Single-threaded; reads from its supervisors, writes to the request's socket."""
+
+    def __init__(
+        self, spec: WardenSpec, layout: Layout, jail: Group, uid: int, prepared: task.Prepared
+    ) -> None:
+        self.spec = spec
+        self.layout = layout
+        self.jail = jail
+        self.uid = uid
+        self.prepared = prepared
+        self.spares: list[Watched] = []
+        self.made = 0
+        self.exec_ns = 0
+        self.output_left = 0
+        self.something_ran = False
+
+    # --- before the job ---
+
+    def build(self, stages: process.Stages) -> None:
+        """Everything that does not depend on the job."""
+        stages.enter("join cgroup")
+        own = self.jail.child(SELF)
+        own.join()
+        own.close()
+        stages.enter("unshare mount namespace")
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.join_new_session_keyring()
+        stages.enter("enter root")
+        mounts.enter_root(self.spec.root_dir, self.uid, _BOX_BEFORE_JOB, self.spec.workspace_inodes)
+        os.umask(0)
+        stages.enter("fork supervisor")
+        self.spares.append(self._fork_supervisor())
+
+    def _fork_supervisor(self) -> Watched:
+        """A supervisor with a process parked in the control group of the next task."""
+        group = self.layout.make_task(self.jail, f"task-{self.made}")
+        self.made += 1
+        ours, theirs = socket.socketpair()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            process.close_all_but([theirs.fileno(), *group.folders.values()])
+            process.bind_to_parent(parent)
+            supervisor = Supervisor(
+                theirs,
+                self.layout,
+                group,
+                self.uid,
+                (self.spec.tmp_bytes, self.spec.shm_bytes),
+                self.spec.cpus_per_slot,
+                self.prepared,
+            )
+            process.in_child(supervisor.run, lambda _: None)
+        theirs.close()
+        group.close()
+        # A result holds the task's output and the paths that were to be collected.
+        longest = self.spec.output_bytes_max + self.spec.job_bytes_max + (1 << 20)
+        return Watched(ours, pid, wire.Decoder(longest))
+
+    # --- the job ---
+
+    def run(self, job: int, request: socket.socket) -> None:
+        """Run a job and say everything on the request's socket."""
+        self.job = job
+        self.request = request
+        try:
+            header = self._read_header()
+            mounts.resize_box(header.workspace_bytes, self.spec.workspace_inodes)
+            self.output_left = header.output_bytes
+            self._run_steps(header)
+            request.sendall(wire.json_frame(wire.FINISHED, {"exec_ns": self.exec_ns}))
+        except RequestBroken as broken:
+            self._say_failed(broken.stage, broken.errno)
+        except (OSError, wire.ProtocolError) as error:
+            self._say_failed(f"jailer: {error}", process.errno_of(error))
+
+    def _say_failed(self, stage: str, errno: int) -> None:
+        code = "internal_error" if self.something_ran else "sandbox_setup_failed"
+        failed = {"code": code, "stage": stage, "errno": errno}
+        self.request.sendall(wire.json_frame(wire.FAILED, failed))
+
+    def _read_header(self) -> wire.JobHeader:
+        """The job's header, with every number held against the warden's maxima."""
+        header = wire.read_job(self.job)
+        spec = self.spec
+        fault = (
+            header.workspace_bytes > spec.workspace_bytes_max
+            or header.output_bytes > spec.output_bytes_max
+            or header.deadline_ns > time.monotonic_ns() + spec.ceiling_ms_max * _MS
+            or not 1 <= len(header.steps) <= spec.steps_max
+            or any(len(step.tasks) > spec.width_max for step in header.steps)
+            or any(not self._within(t) for step in header.steps for t in step.tasks)
+        )
+        if fault:
+            raise RequestBroken("the job asks for more than the warden's maxima")
+        return header
+
+    def _within(self, header: wire.TaskHeader) -> bool:
+        most = self.spec.limits_max
+        within = all(getattr(header.limits, name) <= getattr(most, name) for name in most.__slots__)
+        return within and header.profile in self.spec.profiles
+
+    def _run_steps(self, header: wire.JobHeader) -> None:
+        failed = False
+        for number, step in enumerate(header.steps):
+            if failed and header.stop_on_failure:
+                results = [_not_started("earlier_step_failed")] * len(step.tasks)
+                for index, result in enumerate(results):
+                    self._send(number, index, result)
+                continue
+            following = header.steps[number + 1 : number + 2]
+            results = self._run_step(number, step, header.deadline_ns, following)
+            failed = failed or not all(result.succeeded for result in results)
+
+    def _run_step(
+        self,
+        number: int,
+        step: wire.StepHeader,
+        deadline_ns: int,
+        following: tuple[wire.StepHeader, ...],
+    ) -> list[TaskResult]:
+        walls = self._walls(step, deadline_ns)
+        running: dict[int, Watched] = {}
+        self._grow_spares(sum(1 for wall in walls if wall is not None))
+        ends = self._make_pipes(step, walls)
+        results: list[TaskResult | None] = [None] * len(step.tasks)
+        share = self.output_left // len(step.tasks)
+        for index, (header, wall) in enumerate(zip(step.tasks, walls, strict=True)):
+            if wall is None:
+                results[index] = _not_started("budget", timed_out=True)
+                self._send(number, index, results[index])
+                continue
+            running[index] = self.spares.pop(0)
+            self._order(running[index], number, index, header, wall, share, ends.get(index, {}))
+        for descriptors in ends.values():
+            for descriptor in descriptors.values():
+                os.close(descriptor)
+        # While these run: those who will run next.
+        self._grow_spares(sum(len(s.tasks) for s in following))
+        self._gather(number, running, results, {end for pipe in step.pipes for end in pipe})
+        return [result for result in results if result is not None]
+
+    def _walls(self, step: wire.StepHeader, deadline_ns: int) -> list[int | None]:
+        """How long each task may take; None for one whose promised time no longer fits.
+
+        Tasks that are piped together start together or not at all.
+        """
+        left_ms = (deadline_ns - time.monotonic_ns()) // _MS
+        walls: list[int | None] = []
+        for header in step.tasks:
+            wanted = header.limits.wall_ms
+            if header.wall_promised:
+                walls.append(wanted if wanted <= left_ms else None)
+            else:
+                walls.append(min(wanted, left_ms) if left_ms > 0 else None)
+        if step.pipes and None in walls:
+            return [None] * len(walls)
+        return walls
+
+    def _grow_spares(self, wanted: int) -> None:
+        while len(self.spares) < wanted:
+            self.spares.append(self._fork_supervisor())
+
+    def _make_pipes(
+        self, step: wire.StepHeader, walls: list[int | None]
+    ) -> dict[int, dict[str, int]]:
+        """For each task the ends of its pipes: {"stdin": descriptor, "stdout": descriptor}."""
+        ends: dict[int, dict[str, int]] = {}
+        if None in walls:
+            return ends
+        for source, target in step.pipes:
+            read_end, write_end = os.pipe()
+            os.fchown(read_end, self.uid, self.uid)
+            ends.setdefault(source, {})["stdout"] = write_end
+            ends.setdefault(target, {})["stdin"] = read_end
+        return ends
+
+    def _order(
+        self,
+        watched: Watched,
+        step: int,
+        index: int,
+        header: wire.TaskHeader,
+        wall_ms: int,
+        share: int,
+        ends: dict[str, int],
+    ) -> None:
+        order = Order(
+            step=step,
+            task=index,
+            section=header.section,
+            stdin=header.stdin,
+            collect=header.collect,
+            profile=header.profile,
+            limits=header.limits,
+            wall_ms=wall_ms,
+            share_bytes=share,
+            stdin_piped="stdin" in ends,
+            stdout_piped="stdout" in ends,
+        )
+        self.exec_ns = self.exec_ns or time.monotonic_ns()
+        descriptors = [self.job] + [ends[name] for name in ("stdin", "stdout") if name in ends]
+        try:
+            socket.send_fds(watched.sock, [order.dump()], descriptors)
+        except OSError:
+            pass  # it has died: its socket says so when it is read
+
+    # --- results ---
+
+    def _gather(
+        self,
+        number: int,
+        running: dict[int, Watched],
+        results: list[TaskResult | None],
+        piped: set[int],
+    ) -> None:
+        """Wait for every task of the step.  A result is sent as it comes; those of tasks
+        that are piped together wait for each other, to say who left first."""
+        held: dict[int, TaskResult] = {}
+        for index, result in self._each_result(running):
+            results[index] = result
+            if index in piped:
+                held[index] = result
+            else:
+                self._send(number, index, result)
+        first = min(held, key=lambda index: held[index].ended_ns, default=None)
+        for index, result in held.items():
+            if index == first and result.reason is None:
+                result = replace(result, reason="left_first")
+            results[index] = result
+            self._send(number, index, result)
+
+    def _each_result(self, running: dict[int, Watched]) -> Iterator[tuple[int, TaskResult]]:
+        """(index, result) of each running task, in the order in which they end."""
+        poller = select.poll()
+        by_descriptor = {}
+        for index, watched in running.items():
+            poller.register(watched.sock, select.POLLIN)
+            by_descriptor[watched.sock.fileno()] = index
+        while by_descriptor:
+            for descriptor, _ in poller.poll():
+                watched = running[by_descriptor[descriptor]]
+                result = self._hear(watched)
+                if result is not None:
+                    poller.unregister(descriptor)
+                    yield by_descriptor.pop(descriptor), result
+                    self._retire(watched)
+
+    def _hear(self, watched: Watched) -> TaskResult | None:
+        """A supervisor's result once it is whole.  Raises RequestBroken where none will come."""
+        data = watched.sock.recv(1 << 20)
+        if not data:
+            self.something_ran = True  # for all we know
+            raise RequestBroken("a supervisor died")
+        for kind, payload in watched.decoder.feed(data):
+            if kind == wire.TASK_DONE:
+                return wire.unpack_result(payload)[2]
+            failed = wire.read_json(payload)
+            self.something_ran = self.something_ran or failed["started"]
+            raise RequestBroken(failed["stage"], failed["errno"])
+        return None
+
+    def _retire(self, watched: Watched) -> None:
+        watched.sock.close()
+        process.wait_for(watched.pid)
+
+    def _send(self, step: int, index: int, result: TaskResult | None) -> None:
+        assert result is not None
+        if result.outcome != "not_started":
+            self.something_ran = True
+        self.output_left -= len(result.stdout) + len(result.stderr)
+        self.output_left -= sum(len(file.data) for file in result.files)
+        payload = wire.pack_result(step, index, result)
+        self.request.sendall(wire.frame(wire.TASK_DONE, payload))
+
+
+def _not_started(reason: str, timed_out: bool = False) -> TaskResult:
+    return TaskResult("not_started", reason, timed_out=timed_out)
+
+
+def main(
+    control: socket.socket,
+    spec: WardenSpec,
+    layout: Layout,
+    jail: Group,
+    uid: int,
+    prepared: task.Prepared,
+) -> None:
+    """Build, say so, wait for the job, run it.  Called in a fresh fork of the warden."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    jailer = Jailer(spec, layout, jail, uid, prepared)
+    stages = process.Stages()
+    failure: BaseException | None = None
+    try:
+        jailer.build(stages)
+    except (OSError, process.StageFailed) as error:
+        failure = error
+    received = _receive_job(control)
+    if received is None:
+        return
+    job, request = received
+    if failure is not None:
+        failed = {
+            "code": "sandbox_setup_failed",
+            "stage": f"{stages.now}: {failure}",
+            "errno": process.errno_of(failure),
+        }
+        request.sendall(wire.json_frame(wire.FAILED, failed))
+        return
+    jailer.run(job, request)
+
+
+def _receive_job(control: socket.socket) -> tuple[int, socket.socket] | None:
+    """The job and the request's socket, from the warden; None where it has ended."""
+    data, ancillary, _, _ = control.recvmsg(16, socket.CMSG_SPACE(2 * 4), socket.MSG_CMSG_CLOEXEC)
+    if not data:
+        return None
+    descriptors: list[int] = []
+    for _, _, raw in ancillary:
+        descriptors += memoryview(raw).cast("i").tolist()
+    job, request = descriptors
+    return job, socket.socket(fileno=request)

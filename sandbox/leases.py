@@ -1,0 +1,52 @@
+"""Leased UIDs: one for each jail, never two at once, and none soon again.
+
+Pure.  A UID that was given back goes to the end of the queue, so that anything that a
+jail might have left behind under it has as long as possible to be noticed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class UidLeases:
+    """UIDs first..last.
+
+    Invariant: every UID is either free or taken, never both.
+    """
+
+    def __init__(self, first: int, last: int) -> None:
+        self._all = range(first, last + 1)
+        self._next = first  # never leased yet from here on: no list of 65 536 to build
+        self._returned: deque[int] = deque()
+        self._taken: set[int] = set()
+
+    @property
+    def free(self) -> int:
+        return len(self._all) - len(self._taken)
+
+    def take(self) -> int | None:
+        """A UID, or None where all are taken."""
+        if self._next in self._all:
+            uid = self._next
+            self._next += 1
+        elif self._returned:
+            uid = self._returned.popleft()
+        else:
+            return None
+        self._taken.add(uid)
+        return uid
+
+    def give_back(self, uid: int) -> None:
+        """Free a lease.  Raises ValueError for one that is not taken."""
+        if uid not in self._taken:
+            raise ValueError(f"UID {uid} is not leased")
+        self._taken.remove(uid)
+        self._returned.append(uid)
+
+    def check(self) -> None:
+        """Raise AssertionError unless the invariant holds."""
+        returned = set(self._returned)
+        assert len(returned) == len(self._returned)
+        assert not returned & self._taken
+        assert len(returned) + len(self._taken) == self._next - self._all.start

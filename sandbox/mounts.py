@@ -1,0 +1,221 @@
+"""The root that a task sees, and the mounts that are its own.
+
+The warden builds a template of the root once, in its own mount namespace: a small tmpfs
+with the host's toolchain folders bound read-only, a hand-made /etc and the harmless
+device nodes.  A jail's namespace is a copy of that one; the jailer mounts a fresh /box
+on it and pivots into it, and each task's init mounts its own /proc, /tmp and /dev/shm.
+
+The order matters where a comment says so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+
+from gaoler.sandbox import syscalls
+from gaoler.sandbox.namespaces import HOSTNAME, INSIDE_GID, INSIDE_UID
+
+BOX = "/box"
+TMP = "/tmp"
+SHM = "/dev/shm"
+WRITABLE = (BOX, TMP, SHM)
+
+_DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9)}
+_DEVICE_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+}
+
+# Folders and files of the host's /etc that runtimes need and that hold no secret.  The
+# host's own passwd, keys, names and addresses are not among them.
+_ETC_COPIED = ("ld.so.cache", "ld.so.conf", "mime.types", "timezone", "localtime")
+_ETC_COPIED_FOLDERS = ("alternatives", "ssl/certs", "perl", "python3", "ld.so.conf.d")
+_ETC_PREFIXES = ("java-", "python3.")  # /etc/java-17-openjdk and the like
+_ETC_WRITTEN = {
+    "passwd": (
+        f"box:x:{INSIDE_UID}:{INSIDE_GID}:box:/box:/bin/sh\n"
+        f"nobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
+    ),
+    "group": f"box:x:{INSIDE_GID}:\nnogroup:x:65534:\n",
+    "hosts": f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost {HOSTNAME}\n",
+    "hostname": f"{HOSTNAME}\n",
+    "host.conf": "multi on\n",
+    "resolv.conf": "",
+    "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files\n"
+    "networks: files\nprotocols: files\nservices: files\n",
+    "shells": "/bin/sh\n/bin/bash\n",
+    "os-release": "",
+}
+
+# What /proc shows of the machine; everything else at its top is masked, so that an entry
+# that a newer kernel adds is hidden until somebody has looked at it.
+_PROC_SHOWN = frozenset(
+    "cpuinfo filesystems loadavg meminfo mounts net self stat swaps sys thread-self uptime "
+    "version vmstat".split()
+)
+# Below /proc/sys only these; the rest would tell of the host and holds nothing a program needs.
+_PROC_SYS_SHOWN = frozenset({"kernel", "vm", "fs"})
+
+
+def build_template(root: str, readonly_paths: tuple[str, ...]) -> None:
+    """Build the root that every jail shares, read-only, at the host path `root`.
+
+    The caller stands in a mount namespace of its own.  `/` is made private first, or the
+    host would see what is mounted here.
+    """
+    syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    syscalls.mount("gaoler-root", root, "tmpfs", flags, "mode=755,size=16m")
+    for name in ("box", "dev", "etc", "proc", "run", "tmp", "usr", "var"):
+        os.makedirs(os.path.join(root, name), 0o755, exist_ok=True)
+    os.symlink("/run", os.path.join(root, "var/run"))
+    os.symlink("/tmp", os.path.join(root, "var/tmp"))
+    for path in readonly_paths:
+        _bind_readonly(root, path)
+    _make_etc(os.path.join(root, "etc"))
+    _make_devices(os.path.join(root, "dev"))
+    # Read-only as a whole, and only now: everything above had to be written.
+    _set_attributes(root, syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID)
+
+
+def _bind_readonly(root: str, path: str) -> None:
+    """Show a host folder at its own path.  A link, as /bin is today, is made again as one."""
+    target = root + path
+    if os.path.islink(path):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.symlink(os.readlink(path), target)
+        return
+    os.makedirs(target, exist_ok=True)
+    tree = syscalls.open_tree(path, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
+    try:
+        # On the detached tree and recursively: a remount of the bind alone would leave
+        # what is mounted below it writable.
+        syscalls.mount_setattr(
+            tree,
+            "",
+            syscalls.AT_EMPTY_PATH | syscalls.AT_RECURSIVE,
+            syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV,
+        )
+        syscalls.move_mount(tree, target)
+    finally:
+        os.close(tree)
+
+
+def _make_etc(etc: str) -> None:
+    for name, text in _ETC_WRITTEN.items():
+        with open(os.path.join(etc, name), "w", encoding="ascii") as file:
+            file.write(text)
+    for name in _ETC_COPIED:
+        _copy(os.path.join("/etc", name), os.path.join(etc, name))
+    folders = [
+        *_ETC_COPIED_FOLDERS,
+        *(n for n in os.listdir("/etc") if n.startswith(_ETC_PREFIXES)),
+    ]
+    for name in folders:
+        _copy(os.path.join("/etc", name), os.path.join(etc, name))
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a file, link or folder with its links as they are; what cannot be read is left out."""
+    if os.path.islink(source) or os.path.isfile(source):
+        if _is_public(source):
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+    elif os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+        for name in os.listdir(source):
+            _copy(os.path.join(source, name), os.path.join(target, name))
+
+
+def _is_public(path: str) -> bool:
+    """True for what every user of the host may read anyway: nothing else may enter the jail."""
+    info = os.lstat(path)
+    return stat.S_ISLNK(info.st_mode) or bool(info.st_mode & stat.S_IROTH)
+
+
+def _make_devices(dev: str) -> None:
+    # The one mount of a jail on which a device node means a device.
+    flags = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
+    syscalls.mount("gaoler-dev", dev, "tmpfs", flags, "mode=755,size=64k")
+    for name, (major, minor) in _DEVICES.items():
+        # The umask would take the others' rights away.
+        os.mknod(os.path.join(dev, name), stat.S_IFCHR | 0o666, os.makedev(major, minor))
+        os.chmod(os.path.join(dev, name), 0o666)
+    for name, link in _DEVICE_LINKS.items():
+        os.symlink(link, os.path.join(dev, name))
+    os.mkdir(os.path.join(dev, "shm"), 0o755)
+
+
+def _set_attributes(path: str, attributes: int) -> None:
+    syscalls.mount_setattr(syscalls.AT_FDCWD, path, syscalls.AT_RECURSIVE, attributes)
+
+
+def enter_root(root: str, uid: int, box_bytes: int, inodes: int) -> None:
+    """Mount a fresh /box on the template and make it this namespace's root.
+
+    The old root is detached, so no path leads to the host any more.
+    """
+    _mount_private(root + BOX, uid, box_bytes, inodes)
+    os.chdir(root)
+    syscalls.pivot_root(".", ".")
+    syscalls.umount(".", syscalls.MNT_DETACH)
+    os.chdir("/")
+
+
+def resize_box(size_bytes: int, inodes: int) -> None:
+    """Give /box the size that the job asks for; it was mounted before the job was known."""
+    syscalls.mount(
+        "gaoler-box",
+        BOX,
+        "tmpfs",
+        syscalls.MS_REMOUNT | syscalls.MS_NOSUID | syscalls.MS_NODEV,
+        f"size={size_bytes},nr_inodes={inodes}",
+    )
+
+
+def mount_task(uid: int, tmp_bytes: int, shm_bytes: int, inodes: int) -> None:
+    """A task's own /tmp, /dev/shm and /proc.  The caller is PID 1 of the task's namespace.
+
+    /proc shows the PID namespace of who mounts it, hence PID 1 does; and it is mounted
+    before the user namespace is entered, since inside one the kernel would refuse it.
+    """
+    _mount_private(TMP, uid, tmp_bytes, inodes)
+    _mount_private(SHM, uid, shm_bytes, inodes)
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+    syscalls.mount("gaoler-proc", "/proc", "proc", flags, "hidepid=2")
+    _mask_proc()
+
+
+def _mount_private(target: str, uid: int, size_bytes: int, inodes: int) -> None:
+    syscalls.mount(
+        f"gaoler-{os.path.basename(target)}",
+        target,
+        "tmpfs",
+        syscalls.MS_NOSUID | syscalls.MS_NODEV,
+        f"size={size_bytes},nr_inodes={inodes},mode=700,uid={uid},gid={uid}",
+    )
+
+
+def _mask_proc() -> None:
+    for name in os.listdir("/proc"):
+        if not name.isdigit() and name not in _PROC_SHOWN:
+            _mask(os.path.join("/proc", name))
+    for name in os.listdir("/proc/sys"):
+        if name not in _PROC_SYS_SHOWN:
+            _mask(os.path.join("/proc/sys", name))
+    syscalls.mount("/proc/sys", "/proc/sys", None, syscalls.MS_BIND | syscalls.MS_REC)
+    _set_attributes("/proc/sys", syscalls.MOUNT_ATTR_RDONLY)
+
+
+def _mask(path: str) -> None:
+    """Hide a file behind /dev/null, a folder behind an empty one that cannot be written."""
+    kind = os.lstat(path).st_mode
+    if stat.S_ISDIR(kind):
+        flags = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+        syscalls.mount("gaoler-mask", path, "tmpfs", flags, "size=0,nr_inodes=2,mode=555")
+    elif stat.S_ISREG(kind):
+        syscalls.mount("/dev/null", path, None, syscalls.MS_BIND)

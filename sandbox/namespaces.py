@@ -1,0 +1,57 @@
+"""Namespaces: which are made where, and the user namespace's maps.
+
+The warden stands in mount, UTS, IPC and network namespaces of its own, so that everything
+it forks begins with no interface, no host mounts to share and no shared memory.  A task
+gets its own of each kind again, and PID, user and cgroup namespaces; the time namespace
+is the host's, which is why the clock cannot be set but can be read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+
+from gaoler.sandbox import syscalls
+
+HOSTNAME = "gaoler"
+INSIDE_UID = 1000
+INSIDE_GID = 1000
+
+WARDEN = (
+    syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWNET
+)
+TASK = WARDEN
+
+_SIOCGIFFLAGS = 0x8913
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 0x1
+
+
+def raise_loopback() -> None:
+    """Bring up `lo` in this network namespace; it is the only interface there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        request = struct.pack("16sH22x", b"lo", 0)
+        flags = struct.unpack("16sH22x", fcntl.ioctl(sock, _SIOCGIFFLAGS, request))[1]
+        fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", flags | _IFF_UP))
+
+
+def enter_user_namespace(uid: int, gid: int) -> None:
+    """Become uid 1000 of a new user namespace that maps nothing else.
+
+    The caller is already `uid` outside, and dumpable, or its map files would be root's.
+    `setgroups` must be denied before an unprivileged process may write its gid map.
+    """
+    syscalls.unshare(syscalls.CLONE_NEWUSER)
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{INSIDE_UID} {uid} 1")
+    _write("/proc/self/gid_map", f"{INSIDE_GID} {gid} 1")
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)

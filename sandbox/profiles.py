@@ -1,0 +1,110 @@
+"""The seccomp profiles, as data: which system call is met how.
+
+A profile's name carries its version; a change that a program could notice is a new
+version, because the name is part of what a client asked for.
+
+`standard_v1` is an allow list for language runtimes and compilers.  What it does not name
+gets ENOSYS, so that a libc falls back; what decent programs probe is refused softly; what
+only an attacker calls ends the process.  `native_v1` is stacked on top of it for compiled
+programs and forbids new processes, sockets and System V IPC.
+"""
+
+from __future__ import annotations
+
+PROFILES = ("standard_v1", "native_v1")
+
+ALLOWED = """
+    accept accept4 access adjtimex alarm arch_prctl bind brk capget capset chdir chmod chown
+    clock_getres clock_gettime clock_nanosleep close close_range connect copy_file_range creat
+    dup dup2 dup3 epoll_create epoll_create1 epoll_ctl epoll_ctl_old epoll_pwait epoll_pwait2
+    epoll_wait epoll_wait_old eventfd eventfd2 execve execveat exit exit_group faccessat
+    faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchown fchownat fcntl fdatasync
+    fgetxattr flistxattr flock fork fremovexattr fsetxattr fstat fstatfs fsync ftruncate futex
+    futex_waitv futimesat getcpu getcwd getdents getdents64 getegid geteuid getgid getgroups
+    getitimer getpeername getpgid getpgrp getpid getppid getpriority getrandom getresgid
+    getresuid getrlimit get_robust_list getrusage getsid getsockname getsockopt
+    get_thread_area gettid gettimeofday getuid getxattr inotify_add_watch inotify_init
+    inotify_init1 inotify_rm_watch ioctl kill landlock_add_rule landlock_create_ruleset
+    landlock_restrict_self lchown lgetxattr link linkat listen listxattr llistxattr
+    lremovexattr lseek lsetxattr lstat madvise membarrier memfd_create mincore mkdir mkdirat
+    mlock mlock2 mlockall mmap mprotect mq_getsetattr mq_notify mq_open mq_timedreceive
+    mq_timedsend mq_unlink mremap msgctl msgget msgrcv msgsnd msync munlock munlockall munmap
+    nanosleep newfstatat open openat openat2 pause pidfd_open pidfd_send_signal pipe pipe2
+    pkey_alloc pkey_free pkey_mprotect poll ppoll prctl pread64 preadv preadv2 prlimit64
+    pselect6 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv recvfrom
+    recvmmsg recvmsg removexattr rename renameat renameat2 restart_syscall rmdir rseq
+    rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend
+    rt_sigtimedwait rt_tgsigqueueinfo sched_getaffinity sched_getattr sched_getparam
+    sched_get_priority_max sched_get_priority_min sched_getscheduler sched_rr_get_interval
+    sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield seccomp
+    select semctl semget semop semtimedop sendfile sendmmsg sendmsg sendto setfsgid setfsuid
+    setitimer setpgid setpriority setrlimit set_robust_list setsid setsockopt
+    set_thread_area set_tid_address setxattr shmat shmctl shmdt shmget shutdown sigaltstack
+    signalfd signalfd4 splice stat statfs statx symlink symlinkat sync_file_range sysinfo tee
+    tgkill time timer_create timer_delete timerfd_create timerfd_gettime timerfd_settime
+    timer_getoverrun timer_gettime timer_settime times tkill truncate umask uname unlink
+    unlinkat utime utimensat utimes vfork vmsplice wait4 waitid write writev
+""".split()
+
+# Newer than Debian 12's libseccomp knows by name; numbers are the same everywhere.
+ALLOWED_NUMBERS = {
+    "cachestat": 451,
+    "fchmodat2": 452,
+    "map_shadow_stack": 453,
+    "futex_wake": 454,
+    "futex_wait": 455,
+    "futex_requeue": 456,
+    "mseal": 462,
+}
+
+# Decent programs probe these and go on without.
+REFUSED = """
+    acct chroot clock_adjtime clock_settime fanotify_init fanotify_mark get_mempolicy
+    ioprio_get ioprio_set mbind migrate_pages move_pages name_to_handle_at process_madvise
+    process_mrelease ptrace set_mempolicy set_mempolicy_home_node setdomainname setgid
+    setgroups sethostname setregid setresgid setresuid setreuid setuid settimeofday syslog
+    userfaultfd vhangup
+""".split()
+
+# Only an attacker makes these: the process ends by SIGSYS, a policy_violation.
+KILLED = """
+    add_key bpf delete_module finit_module fsconfig fsmount fsopen fspick init_module ioperm
+    iopl kcmp kexec_file_load kexec_load keyctl mount mount_setattr move_mount open_by_handle_at
+    open_tree perf_event_open pidfd_getfd pivot_root process_vm_readv process_vm_writev quotactl
+    quotactl_fd reboot request_key setns swapoff swapon umount umount2 unshare
+""".split()
+
+# Success without effect: they would make the host write back its disks.
+PRETENDED = ["sync", "syncfs"]
+
+SOCKET_FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
+LAST_SOCKET_FAMILY = 63  # refused with EAFNOSUPPORT up to here, with ENOSYS beyond
+
+# clone: a namespace flag is EPERM; clone3 hides its flags in memory and so is ENOSYS.
+NAMESPACE_FLAGS = (
+    0x00000080,
+    0x00020000,
+    0x02000000,
+    0x04000000,
+    0x08000000,
+    0x10000000,
+    0x20000000,
+    0x40000000,
+)
+
+FILE_KIND_MASK = 0o170000
+MAKEABLE_KINDS = (0, 0o010000, 0o100000, 0o140000)  # unset, FIFO, regular, socket
+
+# ioctl: pushing input into a terminal, and the console's own.
+REFUSED_IOCTLS = (0x5412, 0x541C)
+
+# personality: the question, the default, and no address randomisation (debuggers).
+PERSONALITIES = (0xFFFFFFFF, 0x0, 0x0040000)
+
+# native_v1, on top: ends the process.  clone without CLONE_THREAD is one of them.
+NATIVE_KILLED = """
+    fork vfork socket socketpair accept accept4 bind connect listen
+    shmget shmat shmctl semget semop semctl semtimedop msgget msgsnd msgrcv msgctl
+    mq_open inotify_init inotify_init1 memfd_create
+""".split()
+CLONE_THREAD = 0x00010000
