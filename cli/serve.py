@@ -1,0 +1,416 @@
+"""`gaoler serve`: starts the warden and the web process, and keeps them.
+
+runs as      root, tiny, single-threaded
+parent       whoever started it; children: the warden and gunicorn
+descriptors  the instance's lock; the warden's lifeline
+dies when    told to by SIGTERM or SIGINT, or when one of the two cannot be kept alive
+
+It parses nothing that strangers send and touches no task.  If it is killed outright, the
+warden sees its lifeline end, removes every jail and ends; gunicorn gets SIGTERM from the
+kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import fcntl
+import http.client
+import os
+import pickle
+import pwd
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gaoler.cli import doctor, exit_codes, logs, specs
+from gaoler.config.settings import Settings, SettingsError, check_placement, check_uid_range, load
+from gaoler.sandbox import capabilities, layers, process, syscalls
+
+_START_LIMIT_S = 30.0
+# A child that dies this often within this time will not be kept alive by one more start.
+_MOST_STARTS = 5
+_STARTS_WITHIN_S = 20.0
+_WARDEN_STOP_S = 15.0
+_WEB_MARGIN_S = 3.0
+
+# What the web process finds in its environment: nothing of ours, and no secret.
+_WEB_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent"}
+
+
+class StartFailed(Exception):
+    """The service cannot be started; the text is for the operator."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    del parser  # everything is a setting
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the service until it is told to stop."""
+    del args
+    settings = load(os.environ)
+    logs.configure(settings.log_level)
+    try:
+        return Service(settings).run()
+    except StartFailed as error:
+        print(f"gaoler serve: {error}", file=sys.stderr)
+        return exit_codes.UNAVAILABLE
+
+
+@dataclass(slots=True)
+class Child:
+    """A process that is to be kept, and when it was started lately."""
+
+    name: str
+    start: Callable[[], int]
+    pid: int = 0
+    starts: tuple[float, ...] = ()
+
+    def launch(self) -> None:
+        """Start it (again).  StartFailed where that happens too often."""
+        now = time.monotonic()
+        self.starts = (*(s for s in self.starts if now - s < _STARTS_WITHIN_S), now)
+        if len(self.starts) > _MOST_STARTS:
+            raise StartFailed(f"the {self.name} cannot be kept alive; see the log above")
+        self.pid = self.start()
+
+
+class Service:
+    """The two children and what is shared between them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.instance = specs.instance_of(settings)
+        self.runtime_dir = specs.runtime_dir_of(settings, self.instance)
+        self.user = _service_user(settings.service_user)
+        self.lifeline = -1
+        self.stop_asked = False
+        self.layers: dict[str, str] = {}
+        self.warden = Child("warden", self._start_warden)
+        self.web = Child("web process", self._start_web)
+
+    def run(self) -> int:
+        """Start, supervise, stop."""
+        self._check_host()
+        lock = self._lock_instance()
+        syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+        faulthandler.register(signal.SIGUSR1)
+        self._listen_to_signals()
+        failure: StartFailed | None = None
+        try:
+            self.warden.launch()
+            self.web.launch()
+            self._announce()
+            self._supervise()
+        except StartFailed as error:
+            failure = error
+        finally:
+            self._stop()
+            os.close(lock)
+        if failure is not None:
+            raise failure
+        return exit_codes.DONE
+
+    # --- before anything is started ---
+
+    def _check_host(self) -> None:
+        if self.settings.runner_mode != "sandbox":
+            raise SettingsError(
+                f"RUNNER_MODE={self.settings.runner_mode}: allowed is sandbox in this version"
+            )
+        if os.geteuid() != 0:
+            raise StartFailed("making sandboxes needs root; run: sudo bin/serve")
+        check_placement(self.settings, doctor.checkout())
+        passwd, subuid = (_text(path) for path in ("/etc/passwd", "/etc/subuid"))
+        check_uid_range(self.settings.uid_range, passwd, subuid)
+        found = layers.survey()
+        self.layers = {layer.name: str(layer) for layer in found}
+        shown = [layer for layer in found if layer.state != layers.ACTIVE]
+        doctor.print_table(shown, sys.stderr)
+        missing = layers.stops_start(found)
+        if missing:
+            names = ", ".join(layer.name for layer in missing)
+            raise StartFailed(f"this host cannot hold a task: missing {names}")
+
+    def _lock_instance(self) -> int:
+        """Only one service for each STATE_DIR, and no two with the same UIDs."""
+        os.makedirs(self.settings.runtime_dir, 0o755, exist_ok=True)
+        lock = _try_lock(f"{self.runtime_dir}.lock")
+        if lock is None:
+            raise StartFailed(
+                f"another gaoler with STATE_DIR={self.settings.state_dir} runs already"
+            )
+        first, last = self.settings.uid_range
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{first}-{last}\n".encode(), 0)
+        self._check_neighbours(first, last)
+        os.makedirs(os.path.join(self.runtime_dir, "root"), 0o755, exist_ok=True)
+        os.chmod(self.runtime_dir, 0o750)
+        os.chown(self.runtime_dir, 0, self.user.pw_gid)
+        return lock
+
+    def _check_neighbours(self, first: int, last: int) -> None:
+        for path in Path(self.settings.runtime_dir).glob("gaoler-*.lock"):
+            if str(path) == f"{self.runtime_dir}.lock":
+                continue
+            other = _try_lock(str(path))
+            if other is not None:
+                os.close(other)  # nobody holds it: no such service runs
+                continue
+            low, _, high = path.read_text().strip().partition("-")
+            if high and int(low) <= last and first <= int(high):
+                raise SettingsError(
+                    f"UID_RANGE={first}-{last}: allowed is a range that no other gaoler on this "
+                    f"host has; one that runs has {low}-{high}"
+                )
+
+    # --- children ---
+
+    def _start_warden(self) -> int:
+        """The warden, ready to take jobs.  It has swept what an earlier one left."""
+        spec = specs.make_spec(self.settings, self.instance, self.user.pw_uid, self.user.pw_gid)
+        spec_read = _filled_pipe(spec.dump())
+        alive_read, alive_write = os.pipe()
+        ready_read, ready_write = os.pipe()
+        pid = _spawn(
+            ["-m", "gaoler.sandbox.warden", str(spec_read), str(alive_read), str(ready_write)],
+            {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+            [spec_read, alive_read, ready_write],
+            lambda: None,
+        )
+        for descriptor in (spec_read, alive_read, ready_write):
+            os.close(descriptor)
+        if self.lifeline >= 0:
+            os.close(self.lifeline)
+        self.lifeline = alive_write
+        if not _became_ready(ready_read):
+            raise StartFailed("the warden did not start; see the log above")
+        return pid
+
+    def _start_web(self) -> int:
+        """Gunicorn, in a session of its own, as the service user and without any right."""
+        handed = _filled_pipe(pickle.dumps((self.settings, self.instance, self.layers)))
+        parent, user = os.getpid(), self.user
+
+        def give_up_rights() -> None:
+            os.setsid()
+            capabilities.drop_bounding()
+            os.setgroups([])
+            os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
+            os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
+            syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+            syscalls.die_with_parent(parent, signal.SIGTERM)
+            os.chdir("/")
+
+        pid = _spawn(
+            ["-m", "gaoler.cli.web", str(handed)], _WEB_ENVIRONMENT, [handed], give_up_rights
+        )
+        os.close(handed)
+        return pid
+
+    def _announce(self) -> None:
+        """Wait until requests are answered, then one line that can be pasted."""
+        deadline = time.monotonic() + _START_LIMIT_S
+        while not self.stop_asked and not self._healthy():
+            if time.monotonic() > deadline:
+                raise StartFailed("the service did not become ready; see the log above")
+            if self._reap_any():
+                raise StartFailed("the service ended while it was starting; see the log above")
+            time.sleep(0.02)
+        if not self.stop_asked:
+            print(f"gaoler is ready.  Try it:\n\n{self._sample()}\n", flush=True)
+
+    def _address(self) -> tuple[str, int]:
+        host, port = self.settings.bind
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
+
+    def _healthy(self) -> bool:
+        connection = http.client.HTTPConnection(*self._address(), timeout=2)
+        try:
+            connection.request("GET", "/api/v1/health")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _sample(self) -> str:
+        host, port = self._address()
+        shown = f"[{host}]" if ":" in host else host
+        key = ' -H "Authorization: Bearer $KEY"' if self.settings.api_keys else ""
+        return (
+            f"curl -s http://{shown}:{port}/api/v1/execute{key} -H 'Content-Type: application/json'"
+            """ -d '{"steps": [{"cmd": "python3", "args": ["-c", "print(6 * 7)"]}]}'"""
+        )
+
+    # --- supervision ---
+
+    def _listen_to_signals(self) -> None:
+        self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._ask_to_stop())
+
+    def _ask_to_stop(self) -> None:
+        self.stop_asked = True
+
+    def _supervise(self) -> None:
+        while not self.stop_asked:
+            self._wait_for_signal(None)
+            for child in self._reap_any():
+                if not self.stop_asked:
+                    self._replace(child)
+
+    def _wait_for_signal(self, timeout_s: float | None) -> None:
+        select.select([self.wake_read], [], [], timeout_s)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake_read, 4096)
+
+    def _reap_any(self) -> list[Child]:
+        """The children that have ended.  Others' orphans are reaped on the way."""
+        ended: list[Child] = []
+        while True:
+            try:
+                # Looked at before it is reaped: until then its process group is its own.
+                info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return ended
+            if info is None:
+                return ended
+            child = next((c for c in (self.warden, self.web) if c.pid == info.si_pid), None)
+            if child is self.web:
+                self._end_web_group()
+            os.waitpid(info.si_pid, 0)
+            if child is not None:
+                child.pid = 0
+                ended.append(child)
+
+    def _end_web_group(self) -> None:
+        """Gunicorn has ended; a worker of it may still hold the listening sockets."""
+        _signal_group(self.web.pid, signal.SIGTERM)
+        deadline = time.monotonic() + self.settings.shutdown_timeout_ms / 1000 + _WEB_MARGIN_S
+        while _group_lives(self.web.pid):
+            if time.monotonic() > deadline:
+                _signal_group(self.web.pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def _replace(self, child: Child) -> None:
+        logs.note("child_died", child=child.name)
+        child.launch()
+        logs.note("child_started", child=child.name, pid=child.pid)
+
+    # --- the end ---
+
+    def _stop(self) -> None:
+        """The web process first, so that its clients are answered; then the warden."""
+        limit_s = self.settings.shutdown_timeout_ms / 1000 + _WEB_MARGIN_S
+        if self.web.pid:
+            _signal_group(self.web.pid, signal.SIGTERM)
+            self._await_end(self.web, limit_s)
+        if self.lifeline >= 0:
+            os.close(self.lifeline)
+            self.lifeline = -1
+        if self.warden.pid:
+            self._await_end(self.warden, _WARDEN_STOP_S)
+
+    def _await_end(self, child: Child, limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        while child.pid:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                logs.note("child_killed", child=child.name)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGKILL)
+            self._wait_for_signal(max(0.05, left))
+            self._reap_any()
+
+
+def _spawn(
+    arguments: list[str],
+    environment: dict[str, str],
+    keep: list[int],
+    prepare: Callable[[], None],
+) -> int:
+    """Start a fresh interpreter of ours with nothing but the given descriptors."""
+
+    def body() -> None:
+        signal.set_wakeup_fd(-1)
+        process.reset_signals()
+        process.close_all_but(keep)
+        for descriptor in keep:
+            os.set_inheritable(descriptor, True)
+        prepare()
+        os.execve(sys.executable, [sys.executable, "-X", "utf8", *arguments], environment)
+
+    pid = os.fork()
+    if pid == 0:
+        process.in_child(body, lambda error: os.write(2, f"gaoler serve: {error!r}\n".encode()))
+    return pid
+
+
+def _service_user(name: str) -> pwd.struct_passwd:
+    try:
+        user = pwd.getpwnam(name)
+    except KeyError:
+        raise StartFailed(
+            f"there is no user {name}; run: useradd --system --no-create-home {name}"
+        ) from None
+    if user.pw_uid == 0:
+        raise StartFailed(f"SERVICE_USER={name} is root")
+    return user
+
+
+def _try_lock(path: str) -> int | None:
+    """A descriptor that holds the lock until it is closed; None where somebody has it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _filled_pipe(data: bytes) -> int:
+    """A descriptor that yields the bytes and then ends."""
+    descriptor = os.memfd_create("handed", os.MFD_CLOEXEC)
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _became_ready(ready: int) -> bool:
+    """True once a byte comes, False where the other end closes or time runs out."""
+    try:
+        readable, _, _ = select.select([ready], [], [], _START_LIMIT_S)
+        return bool(readable) and bool(os.read(ready, 1))
+    finally:
+        os.close(ready)
+
+
+def _signal_group(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)
+
+
+def _group_lives(group: int) -> bool:
+    """True while a process of the group has not ended; the leader is a zombie of ours."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = _text(f"/proc/{entry.name}/stat").rpartition(")")[2].split()
+                if fields[0] not in ("Z", "X") and int(fields[2]) == group:
+                    return True
+    return False
+
+
+def _text(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8", errors="replace") if Path(path).exists() else ""

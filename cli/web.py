@@ -1,0 +1,159 @@
+"""The web process: gunicorn, its one worker, and in the worker every actor.
+
+runs as      the service user; no capability in any set, no_new_privs
+parent       `gaoler serve`; child: gunicorn's one asgi worker
+descriptors  the listening sockets; in the worker the connection to the warden
+dies when    `gaoler serve` ends or asks it to
+
+This is the worker's composition root: the only place that knows HTTP, actors and the
+sandbox's client together.  Nothing has a life before the worker's lifespan start-up,
+since neither threads nor actors survive gunicorn's fork.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+import os
+import pickle
+import signal
+import sys
+import threading
+from typing import Any
+
+from gunicorn.app.base import BaseApplication  # type: ignore[import-untyped]
+
+from gaoler.actors import system as actor_system
+from gaoler.actors.messages import Refusal
+from gaoler.actors.system import System
+from gaoler.cli import logs, specs
+from gaoler.config.kinds import host_and_port
+from gaoler.config.settings import Settings
+from gaoler.http.app import Front
+from gaoler.http.routes import Services
+from gaoler.sandbox import syscalls
+from gaoler.sandbox.client import SandboxClient
+
+_LOG = logging.getLogger("gaoler.web")
+# Idle connections are closed after this; a client that reuses one saves a handshake.
+_KEEP_ALIVE_S = 30
+_WORKER_STUCK_S = 60
+_CONNECTIONS = 100_000
+
+
+class Web:
+    """What lives in the worker, from its lifespan start-up to its end."""
+
+    def __init__(self, settings: Settings, instance: str, layers: dict[str, str]) -> None:
+        self._settings = settings
+        self._instance = instance
+        self._layers = layers
+        self._client: SandboxClient | None = None
+        self._system: System | None = None
+        self._stopping = False
+
+    async def start(self) -> Services:
+        """Start the sandbox's client and the actors; wait for the warden a little while."""
+        logs.configure(self._settings.log_level)
+        faulthandler.register(signal.SIGUSR1)
+        self._client = specs.make_client(self._settings, self._instance)
+        self._client.open()
+        self._system = actor_system.start(self._settings, self._client, _die)
+        return Services(
+            actors=self._system,
+            ready=self._missing,
+            layers=lambda: self._layers,
+        )
+
+    async def stop(self) -> None:
+        self._stopping = True
+        limit_s = self._settings.shutdown_timeout_ms / 1000
+        if self._system is not None:
+            await asyncio.to_thread(self._system.stop, limit_s)
+        if self._client is not None:
+            await asyncio.to_thread(self._client.close)
+
+    def begin_stop(self) -> None:
+        """SIGTERM: what runs is ended at once, so that its clients still get their answer."""
+        self._stopping = True
+        if self._system is not None:
+            self._system.shut_down()
+
+    def _missing(self) -> Refusal | None:
+        if self._stopping:
+            return Refusal("shutting_down", "the service is shutting down")
+        assert self._client is not None
+        missing = self._client.ready()
+        return None if missing is None else Refusal("not_ready", missing)
+
+
+def _die(actor: str, error: BaseException | None) -> None:
+    """A long-lived actor died of an exception: a bug.  Gunicorn starts a clean worker."""
+    _LOG.critical("actor_died", extra={"fields": {"actor": actor, "error": repr(error)}})
+    # From a thread of its own: we are called from the dying actor's.
+    threading.Thread(target=os._exit, args=(70,), daemon=True).start()
+
+
+class Gunicorn(BaseApplication):  # type: ignore[misc]
+    """Gunicorn with settings of ours and no configuration file."""
+
+    def __init__(self, settings: Settings, front: Front) -> None:
+        self._settings = settings
+        self._front = front
+        super().__init__()
+
+    def load_config(self) -> None:
+        settings = self._settings
+        chosen: dict[str, Any] = {
+            "bind": [host_and_port(settings.bind), host_and_port(settings.internal_bind)],
+            "worker_class": "gaoler.http.worker.Worker",
+            "workers": 1,
+            "worker_connections": _CONNECTIONS,
+            "backlog": 2048,
+            "keepalive": _KEEP_ALIVE_S,
+            "timeout": _WORKER_STUCK_S,
+            "graceful_timeout": max(1, settings.shutdown_timeout_ms // 1000),
+            "asgi_lifespan": "on",
+            "asgi_loop": "asyncio",
+            "control_socket_disable": True,
+            "accesslog": None,
+            "errorlog": "-",
+            "loglevel": "warning",
+            "proc_name": "gaoler-web",
+            "forwarded_allow_ips": "",
+            "post_fork": _after_fork,
+        }
+        for name, value in chosen.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Front:
+        return self._front
+
+
+def _after_fork(arbiter: Any, worker: Any) -> None:
+    """A worker whose arbiter dies ends in good order: its clients get their 503."""
+    del worker
+    try:
+        syscalls.die_with_parent(arbiter.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        sys.exit(1)
+
+
+def main() -> int:
+    """`python -m gaoler.cli.web FD`: what `gaoler serve` starts.
+
+    FD yields, pickled by our parent, (settings, instance, layers).
+    """
+    with os.fdopen(int(sys.argv[1]), "rb") as file:
+        settings, instance, layers = pickle.load(file)
+    sys.argv = ["gaoler-web"]  # gunicorn would read it
+    logs.configure(settings.log_level)
+    web = Web(settings, instance, layers)
+    front = Front(settings, web.start, web.stop, web.begin_stop)
+    Gunicorn(settings, front).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
