@@ -7,6 +7,8 @@ import json
 import logging
 import sys
 
+# What every record has; whatever else is on one was given with `extra`.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -22,7 +24,8 @@ class JsonFormatter(logging.Formatter):
         }
         if hasattr(record, "event"):
             line["message"] = record.getMessage()
-        line |= getattr(record, "fields", {})
+        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        line |= line.pop("fields", {})  # type: ignore[call-overload]
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)

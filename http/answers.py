@@ -37,7 +37,7 @@ def execute_answer(
 
 def _cut(result: TaskResult) -> bool:
     """True where the budget kept the task from starting, or took time from it."""
-    if getattr(result, "cut_by_budget", False):
+    if result.cut_by_budget:
         return True
     return result.outcome == "not_started" and result.reason == "budget"
 

@@ -33,6 +33,7 @@ from gaoler.sandbox.supervisor import Supervisor
 
 _MS = 1_000_000
 _BOX_BEFORE_JOB = 1 << 20
+_NOTICED_WITHIN_NS = 20 * _MS
 
 
 @dataclass(slots=True)
@@ -193,7 +194,7 @@ class Jailer:
                 os.close(descriptor)
         # While these run: those who will run next.
         self._grow_spares(sum(len(s.tasks) for s in following))
-        self._gather(number, running, results, {end for pipe in step.pipes for end in pipe})
+        self._gather(number, running, results, step.pipes)
         return [result for result in results if result is not None]
 
     def _walls(self, step: wire.StepHeader, deadline_ns: int) -> list[int | None]:
@@ -268,10 +269,11 @@ class Jailer:
         number: int,
         running: dict[int, Watched],
         results: list[TaskResult | None],
-        piped: set[int],
+        pipes: tuple[tuple[int, int], ...],
     ) -> None:
         """Wait for every task of the step.  A result is sent as it comes; those of tasks
         that are piped together wait for each other, to say who left first."""
+        piped = {end for pipe in pipes for end in pipe}
         held: dict[int, TaskResult] = {}
         for index, result in self._each_result(running):
             results[index] = result
@@ -279,7 +281,7 @@ class Jailer:
                 held[index] = result
             else:
                 self._send(number, index, result)
-        first = min(held, key=lambda index: held[index].ended_ns, default=None)
+        first = _left_first(held, {target for _, target in pipes})
         for index, result in held.items():
             if index == first and result.reason is None:
                 result = replace(result, reason="left_first")
@@ -328,6 +330,21 @@ class Jailer:
         self.output_left -= sum(len(file.data) for file in result.files)
         payload = wire.pack_result(step, index, result)
         self.request.sendall(wire.frame(wire.TASK_DONE, payload))
+
+
+def _left_first(held: dict[int, TaskResult], fed: set[int]) -> int | None:
+    """Which of the piped tasks ended first.
+
+    The times are those at which the ends were noticed, so close ones say little.  Then a
+    writer that died of SIGPIPE had been left, and one that nobody feeds left of itself.
+    """
+    if not held:
+        return None
+    earliest = min(result.ended_ns for result in held.values())
+    close = {i: r for i, r in held.items() if r.ended_ns <= earliest + _NOTICED_WITHIN_NS}
+    return min(
+        close, key=lambda i: (close[i].signal == signal.SIGPIPE, i in fed, close[i].ended_ns)
+    )
 
 
 def _not_started(reason: str, timed_out: bool = False) -> TaskResult:

@@ -125,6 +125,7 @@ class TaskResult:
     files: tuple[Collected, ...] = ()
     stats: Stats = field(default_factory=Stats)
     ended_ns: int = 0  # 0: it was never started
+    cut_by_budget: bool = False  # it ran out of the request's time before its own
 
     @property
     def succeeded(self) -> bool:

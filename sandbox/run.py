@@ -335,6 +335,8 @@ class Run:
             files=self._collect(left) if decided.outcome != "setup_failed" else (),
             stats=self._stats(usage),
             ended_ns=ending.ended_ns,
+            cut_by_budget=decided.reason == "wall"
+            and self.order.wall_ms < self.order.limits.wall_ms,
         )
 
     @staticmethod

@@ -29,6 +29,7 @@ been torn down, or, if the worker's connection has ended too, that the warden ha
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
@@ -504,6 +505,18 @@ def prepare() -> task.Prepared:
     )
 
 
+def await_predecessor(spec: WardenSpec) -> int:
+    """Wait until no other warden of this instance lives; a descriptor that says that we do.
+
+    One whose `gaoler serve` was killed is still removing its jails, and would take our
+    socket away at its end.
+    """
+    path = os.path.join(spec.runtime_dir, "warden.lock")
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
 def sweep(layout: Layout, instance: str) -> int:
     """Kill and remove the jails that an earlier life of this instance left; how many."""
     base = layout.open_base(instance)
@@ -573,6 +586,7 @@ def main() -> int:
     syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
+    lock = await_predecessor(spec)
     layout = hierarchy.find_layout()
     swept = sweep(layout, spec.instance)
     if swept:
@@ -591,6 +605,7 @@ def main() -> int:
     warden.base.close()
     layout.remove_base(spec.instance)
     os.unlink(spec.socket_path)
+    os.close(lock)
     return 0
 
 

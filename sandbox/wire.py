@@ -319,6 +319,7 @@ def pack_result(step: int, task: int, result: TaskResult) -> bytes:
         "signal": result.signal,
         "timed_out": result.timed_out,
         "ended_ns": result.ended_ns,
+        "cut_by_budget": result.cut_by_budget,
         "cut": [result.stdout_truncated, result.stderr_truncated],
         "stats": [getattr(result.stats, name) for name in _STATS],
         "sizes": [len(result.stdout), len(result.stderr)],
@@ -368,5 +369,6 @@ def _unpack_result(payload: bytes) -> tuple[int, int, TaskResult]:
             files=files,
             stats=Stats(*(_whole(n) for n in meta["stats"])),
             ended_ns=_whole(meta["ended_ns"]),
+            cut_by_budget=meta["cut_by_budget"],
         ),
     )
