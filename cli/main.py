@@ -62,7 +62,8 @@ def _run(module: Any, args: argparse.Namespace) -> int:
 
     try:
         code = int(module.main(args))
-        sys.stdout.flush()  # here, where a reader that has left can still be met
+        if sys.stdout is not None:  # it is None where whoever started us closed it
+            sys.stdout.flush()  # here, where a reader that has left can still be met
     except SettingsError as problem:
         print(f"gaoler: {problem}", file=sys.stderr)
         return exit_codes.BAD_USAGE

@@ -222,7 +222,7 @@ class Service:
                 raise StartFailed("the service did not become ready; see the log above")
             if self._reap_any():
                 raise StartFailed("the service ended while it was starting; see the log above")
-            time.sleep(0.02)
+            time.sleep(0.1)
         if not self.stop_asked:
             print(f"gaoler is ready.  Try it:\n\n{self._sample()}\n", flush=True)
 

@@ -64,6 +64,7 @@ class Web:
             actors=self._system,
             ready=self._missing,
             layers=lambda: self._layers,
+            ask_warden=self._client.ping,
         )
 
     async def stop(self) -> None:

@@ -79,13 +79,7 @@ class Bridge:
 
     async def queue(self) -> dict[str, object] | None:
         """The queue's picture of itself, None where it does not answer."""
-        waiting = _Waiting[dict[str, object]]()
-        if not self._actors.inspect_queue(waiting.reply):
-            return None
-        try:
-            return await asyncio.wait_for(waiting.future, PATIENCE_S)
-        except TimeoutError:
-            return None
+        return await ask(self._actors.inspect_queue)
 
     async def alive(self) -> dict[str, bool]:
         """Which actors answer, by name.  Asked in a thread, because the asking blocks."""
@@ -99,6 +93,20 @@ class Bridge:
             else settings.queue_allowance_grading_ms
         )
         return allowance_ms + admitted.budget_ms + settings.runner_ttl_slack_ms + LOST_AFTER_MS
+
+
+async def ask(question: Callable[[Callable[[_T], None]], bool]) -> _T | None:
+    """What `question` hands to the callable that it is given; None where nothing comes.
+
+    `question` must not block; it says False where nobody is there to answer.
+    """
+    waiting = _Waiting[_T]()
+    if not question(waiting.reply):
+        return None
+    try:
+        return await asyncio.wait_for(waiting.future, PATIENCE_S)
+    except TimeoutError:
+        return None
 
 
 class _Waiting(Generic[_T]):

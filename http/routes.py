@@ -19,7 +19,7 @@ from gaoler.http.admit import FileStore, NoFiles, admit
 from gaoler.http.answers import execute_answer
 from gaoler.http.auth import Keys
 from gaoler.http.body import AdmittedBytes, Share, check_headers, read_body
-from gaoler.http.bridge import Actors, Bridge
+from gaoler.http.bridge import Actors, Bridge, ask
 from gaoler.http.context import Context, context_of
 from gaoler.http.decode import decode
 from gaoler.http.errors import ClientGone, Problem
@@ -40,6 +40,11 @@ def _no_layers() -> dict[str, str]:
     return {}
 
 
+def _no_warden(reply: Callable[[Mapping[str, int]], None]) -> bool:
+    del reply
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """What the composition root hands to the HTTP room.  No callable in it may block."""
@@ -50,6 +55,8 @@ class Services:
     ready: Callable[[], Refusal | None]
     # Each isolation layer: "active", "degraded: why" or "missing".
     layers: Callable[[], Mapping[str, str]] = _no_layers
+    # Asks the warden how it is: jails, uids_free, quarantined.  False where there is none.
+    ask_warden: Callable[[Callable[[Mapping[str, int]], None]], bool] = _no_warden
     # Takes one token of the key's rate.  None where there was one, else seconds to the next.
     spend_arrival: Callable[[str], int | None] = _no_rate
     files: FileStore = field(default_factory=NoFiles)
@@ -133,9 +140,11 @@ class InternalHealth:
     async def on_get(self, request: Request, response: Response) -> None:
         del request
         alive = await self._bridge.alive()
+        warden = await ask(self._services.ask_warden)
         missing = self._services.ready()
         state: dict[str, object] = {
             "actors": {name: "ok" if answers else "silent" for name, answers in alive.items()},
+            "warden": "silent" if warden is None else dict(warden),
             "service": "ready" if missing is None else f"{missing.code}: {missing.detail}",
             "layers": dict(self._services.layers()),
         }
@@ -143,6 +152,8 @@ class InternalHealth:
             raise problem_of(missing, state)
         if not all(alive.values()):
             raise Problem("not_ready", "an actor does not answer", members=state)
+        if warden is None:
+            raise Problem("not_ready", "the warden does not answer", members=state)
         response.content_type = falcon.MEDIA_JSON
         response.data = errors.dump({"status": "ok", **state})
 

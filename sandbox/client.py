@@ -16,13 +16,15 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from gaoler.sandbox import wire
 from gaoler.sandbox.job import Event, Failed, Finished, Job, TaskDone, TornDown
 
 Listener = Callable[[Event], None]
+# Gets the warden's counts: jails, uids_free, quarantined.
+Pong = Callable[[Mapping[str, int]], None]
 
 _LOG = logging.getLogger("gaoler.sandbox")
 _RETRY_S = 0.1
@@ -62,15 +64,6 @@ class _Start:
     message: bytes
 
 
-@dataclass(slots=True)
-class WardenState:
-    """The warden's answer to the last ping."""
-
-    jails: int = 0
-    uids_free: int = 0
-    quarantined: int = 0
-
-
 @dataclass(eq=False)
 class SandboxClient:
     """Runs jobs through the warden at `socket_path`; implements `actors.ports.Sandbox`."""
@@ -79,7 +72,6 @@ class SandboxClient:
     longest_frame: int
     pids_overhead: int
     ttl_slack_ms: int
-    state: WardenState = field(default_factory=WardenState)
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -92,7 +84,7 @@ class SandboxClient:
         self._quarantined: dict[str, _Request] = {}
         self._count = 0
         self._closing = False
-        self._pings: dict[int, Callable[[WardenState], None]] = {}
+        self._pings: dict[int, Pong] = {}
         self._thread = threading.Thread(target=self._loop, name="sandbox-client", daemon=True)
 
     # --- from any thread ---
@@ -110,9 +102,12 @@ class SandboxClient:
     def ready(self) -> str | None:
         return None if self._warden is not None else "the warden does not answer"
 
-    def ping(self, reply: Callable[[WardenState], None]) -> None:
-        """Ask the warden how it is; no reply comes where it has died."""
+    def ping(self, reply: Pong) -> bool:
+        """Ask the warden for its counts; False where none is there, no reply where it hangs."""
+        if self._warden is None:
+            return False
         self._do(lambda: self._send_ping(reply))
+        return True
 
     def start(self, job: Job, listener: Listener) -> RunningJob:
         ours, theirs = socket.socketpair()
@@ -316,7 +311,7 @@ class SandboxClient:
         elif operation == "released" and name in self._quarantined:
             self._quarantined.pop(name).listener(TornDown())
 
-    def _send_ping(self, reply: Callable[[WardenState], None]) -> None:
+    def _send_ping(self, reply: Pong) -> None:
         if self._warden is None:
             return
         with self._lock:
@@ -329,9 +324,9 @@ class SandboxClient:
             pass  # it is stuck or gone: no pong, which says so
 
     def _hear_pong(self, message: dict[str, object]) -> None:
-        counts = [message.get(name) for name in ("jails", "uids_free", "quarantined")]
-        self.state = WardenState(*(c if type(c) is int else 0 for c in counts))
         number = message.get("n")
         reply = self._pings.pop(number, None) if type(number) is int else None
         if reply is not None:
-            reply(self.state)
+            names = ("jails", "uids_free", "quarantined")
+            counts = {name: message.get(name) for name in names}
+            reply({name: count for name, count in counts.items() if type(count) is int})

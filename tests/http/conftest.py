@@ -83,8 +83,18 @@ class FakeActors:
             assert not thread.is_alive()
 
 
+WARDEN = {"jails": 0, "uids_free": 100, "quarantined": 0}
+
+
+def calm_warden(reply: Callable[[Mapping[str, int]], None]) -> bool:
+    """A warden that has nothing to do."""
+    reply(WARDEN)
+    return True
+
+
 def fake_services(actors: FakeActors, **more: Any) -> Services:
-    return Services(**{"actors": actors, "ready": lambda: None, **more})
+    healthy = {"actors": actors, "ready": lambda: None, "ask_warden": calm_warden}
+    return Services(**{**healthy, **more})
 
 
 @dataclass(frozen=True)

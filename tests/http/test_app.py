@@ -332,6 +332,7 @@ def test_the_internal_address_serves_the_internal_routes_alone(
     assert client.request("GET", "/internal/health").json == {
         "status": "ok",
         "actors": {"Admission": "ok"},
+        "warden": {"jails": 0, "uids_free": 100, "quarantined": 0},
         "service": "ready",
         "layers": layers,
     }
@@ -349,6 +350,11 @@ def test_the_internal_health_shows_a_silent_actor_and_a_missing_warden(
     missing = {"ready": lambda: Refusal("not_ready", "no warden")}
     answered = make_client(missing, internal=True).request("GET", "/internal/health")
     assert answered.json["service"] == "not_ready: no warden"
+    silent = {"ask_warden": lambda reply: False}
+    actors.alive = {"Admission": True}
+    answered = make_client(silent, internal=True).request("GET", "/internal/health")
+    assert answered.problem() == (503, "not_ready")
+    assert answered.json["warden"] == "silent"
 
 
 def test_a_queue_that_does_not_answer_is_a_503(
