@@ -42,6 +42,7 @@ class Watched:
 
     sock: socket.socket
     pid: int
+    group: str
     decoder: wire.Decoder
 
 
@@ -90,7 +91,8 @@ class Jailer:
 
     def _fork_supervisor(self) -> Watched:
         """A supervisor with a process parked in the control group of the next task."""
-        group = self.layout.make_task(self.jail, f"task-{self.made}")
+        name = f"task-{self.made}"
+        group = self.layout.make_task(self.jail, name)
         self.made += 1
         ours, theirs = socket.socketpair()
         parent = os.getpid()
@@ -112,7 +114,7 @@ class Jailer:
         group.close()
         # A result holds the task's output and the paths that were to be collected.
         longest = self.spec.output_bytes_max + self.spec.job_bytes_max + (1 << 20)
-        return Watched(ours, pid, wire.Decoder(longest))
+        return Watched(ours, pid, name, wire.Decoder(longest))
 
     # --- the job ---
 
@@ -321,6 +323,10 @@ class Jailer:
     def _retire(self, watched: Watched) -> None:
         watched.sock.close()
         process.wait_for(watched.pid)
+        try:
+            self.jail.remove_child(watched.group)
+        except OSError:
+            pass  # the teardown removes it with the rest
 
     def _send(self, step: int, index: int, result: TaskResult | None) -> None:
         assert result is not None

@@ -7,6 +7,7 @@ and an exception ends it with a report of the stage and errno instead of a trace
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections.abc import Callable, Iterable
 from typing import NoReturn
@@ -112,3 +113,9 @@ def _adjust_oom_score(score: int) -> None:
         os.write(descriptor, str(score).encode())
     finally:
         os.close(descriptor)
+
+
+def raise_descriptor_limit() -> None:
+    """As many descriptors as the host lets us have; a jail holds about a dozen."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

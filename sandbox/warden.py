@@ -364,7 +364,6 @@ class Warden:
             self.layout.limit_jail(group, memory, pids)
             jail = self._fork_jailer(name, uid, group)
         except OSError:
-            # Nobody was let into the group yet.
             self.uids.give_back(uid)
             self._remove_half_made(name)
             raise
@@ -376,6 +375,7 @@ class Warden:
 
     def _fork_jailer(self, name: str, uid: int, group: Group) -> Jail:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        events = self.layout.events(group)
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -388,7 +388,14 @@ class Warden:
                 lambda error: log("jailer_failed", error=repr(error)),
             )
         theirs.close()
-        return Jail(name, uid, group, pid, os.pidfd_open(pid), ours, self.layout.events(group))
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            # Descriptors have run out.  It has only begun, so this wait is short.
+            os.kill(pid, signal.SIGKILL)
+            process.wait_for(pid)
+            raise
+        return Jail(name, uid, group, pid, pidfd, ours, events)
 
     def _remove_half_made(self, name: str) -> None:
         try:
@@ -583,6 +590,7 @@ def main() -> int:
         spec = WardenSpec.load(file.read())
     process.close_all_but([lifeline, ready])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process.raise_descriptor_limit()
     syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)

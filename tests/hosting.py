@@ -179,11 +179,13 @@ class LiveWarden:
         self.settings = Settings(
             state_dir=folder / "state",
             runtime_dir=folder,
-            uid_range=(_FIRST_UID, _FIRST_UID + _UIDS_EACH - 1),
-            max_concurrency=overrides.pop("max_concurrency", 8),
             sandbox_readonly_paths=load({}).sandbox_readonly_paths,
-            tasks_memory_bytes=16_384 * MIB,
-            **overrides,
+            **{
+                "uid_range": (_FIRST_UID, _FIRST_UID + _UIDS_EACH - 1),
+                "max_concurrency": 8,
+                "tasks_memory_bytes": 16_384 * MIB,
+                **overrides,
+            },
         )
         self.instance = f"gaoler-t{os.getpid():x}-{number}"
         self.spec = specs.make_spec(self.settings, self.instance, 0, 0)
@@ -305,6 +307,8 @@ class LiveService:
         for line in self.process.stdout:
             if b"curl" in line:
                 return self
+        self.process.wait(LIMIT_S)
+        self.process.stdout.close()
         raise AssertionError(f"the service did not start:\n{self.log_path.read_text()}")
 
     def stop(self) -> int:

@@ -1,0 +1,161 @@
+"""From a service's answer to the exit code of `gaoler run` and its line."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gaoler.cli.run_outcome import Ran, Reply, Result, Stats, Timing, conclude, summary
+from gaoler.cli.service import Garbled, Refused, Unreachable
+
+OK = Result("completed", exit_code=0)
+NOT_RUN = Result("not_started", reason="earlier_step_failed")
+
+
+def ran(*results: Result) -> Ran:
+    return Ran(list(results), request_id="r-1")
+
+
+def timed_out(reason: str) -> Result:
+    return Result("timed_out", reason, stats=Stats(wall_ms=300))
+
+
+CASES: list[tuple[Reply, int, str | None]] = [
+    # The program's own.
+    (ran(OK), 0, None),
+    (ran(OK, OK), 0, None),
+    (ran(Result("completed", exit_code=3)), 3, None),
+    (ran(OK, Result("completed", exit_code=255)), 255, None),
+    (ran(Result("signaled", signal=11)), 139, "the program was ended by SIGSEGV"),
+    (ran(Result("signaled", signal=40)), 168, "the program was ended by signal 40"),
+    (
+        ran(Result("signaled", "file_size", signal=25)),
+        153,
+        "the program was ended by SIGXFSZ, a file passed its size limit",
+    ),
+    (
+        ran(Result("completed", "command_not_found", exit_code=127)),
+        127,
+        "the program could not be started: the service's sandbox has no such command",
+    ),
+    # The build's.
+    (
+        ran(Result("completed", exit_code=1), NOT_RUN),
+        1,
+        "the build failed, the program was not run",
+    ),
+    (
+        ran(Result("completed", "not_executable", exit_code=126), NOT_RUN),
+        126,
+        "the build could not be started: its command is not executable",
+    ),
+    (ran(Result("memory_limit"), NOT_RUN), 123, "limit: the build used more memory than it may"),
+    (
+        ran(timed_out("wall"), NOT_RUN),
+        124,
+        "out of time: the build was killed at its wall limit, after 300 ms",
+    ),
+    # Limits and time.
+    (ran(Result("memory_limit")), 123, "limit: the program used more memory than it may"),
+    (
+        ran(Result("output_limit")),
+        123,
+        "limit: the program wrote more than it may; what was kept is shown",
+    ),
+    (
+        ran(Result("policy_violation")),
+        123,
+        "limit: the program made a system call that its profile forbids",
+    ),
+    (
+        ran(timed_out("cpu")),
+        124,
+        "out of time: the program was killed at its cpu limit, after 300 ms",
+    ),
+    (
+        ran(OK, Result("not_started", "budget")),
+        124,
+        "out of time: the program was not started, what is left of the request's time "
+        "cannot hold it",
+    ),
+    # Busy, unavailable, refused.
+    (Refused(429, "spent", "rate_limited", retry_after_s=7), 120, "busy: spent; try again in 7 s"),
+    (Refused(503, "full", "capacity_exhausted", "busy"), 120, "busy: full"),
+    (Refused(503, "cap", "runner_unavailable", "busy"), 120, "busy: cap"),
+    (Refused(503, "it stops", "shutting_down"), 121, "unavailable: it stops"),
+    (Refused(503, "no more", "draining"), 121, "unavailable: no more"),
+    (Refused(502, "status 502 Bad Gateway"), 121, "unavailable: status 502 Bad Gateway"),
+    (Unreachable("Connection refused"), 121, "unavailable: Connection refused"),
+    (
+        ran(msgspec.structs.replace(OK, stub=True)),
+        121,
+        "unavailable: the service is a stub, it runs nothing",
+    ),
+    (Refused(400, "a: bad", "invalid_request"), 122, "refused: a: bad"),
+    (
+        Refused(401, "send a key", "unauthorized"),
+        122,
+        "refused: it wants a key; see --key-file and GAOLER_API_KEY",
+    ),
+    (Refused(422, "too much", "limits_exceeded"), 122, "refused: too much"),
+    (Refused(301, "status 301"), 122, "refused: status 301"),
+    # Our fault.
+    (
+        Refused(500, "oh", "internal_error", request_id="r-1"),
+        125,
+        "the service failed: oh (request r-1)",
+    ),
+    (Refused(504, "stuck", "deadline_exceeded"), 125, "the service failed: stuck"),
+    (Refused(204, "status 204"), 125, "the service failed: status 204"),
+    (
+        ran(Result("setup_failed", "no_space")),
+        125,
+        "the service failed: the program: setup_failed, no_space (request r-1)",
+    ),
+    (ran(Result("from_the_future")), 125, "the service failed: the program: from_the_future"),
+    (ran(Result("completed")), 125, "the service failed: the program: completed"),
+    (ran(), 125, "the service failed: the program: missing"),
+    (Garbled("not JSON"), 125, "the service's answer makes no sense: not JSON"),
+]
+
+
+@pytest.mark.parametrize(("reply", "code", "line"), CASES)
+def test_every_answer_comes_to_one_code_and_at_most_one_line(
+    reply: Reply, code: int, line: str | None
+) -> None:
+    ending = conclude(reply)
+    assert ending.code == code
+    shown = ending.line and ending.line.removesuffix(" (request r-1)")
+    assert shown == (line and line.removesuffix(" (request r-1)"))
+
+
+def test_a_fault_names_the_request_for_the_operators_log() -> None:
+    for reply in (Refused(500, "oh", request_id="r-1"), ran(Result("setup_failed"))):
+        assert "(request r-1)" in str(conclude(reply).line)
+
+
+def test_every_build_before_the_program_must_succeed() -> None:
+    assert conclude(ran(OK, Result("completed", exit_code=2), NOT_RUN)).code == 2
+
+
+def test_the_exact_bytes_are_taken_where_the_text_cannot_say_them() -> None:
+    result = msgspec.convert(
+        {"outcome": "completed", "stdout": "\ufffd", "stdout_base64": "/w==", "stderr": "é\0"},
+        Result,
+    )
+    assert result.stdout_bytes == b"\xff"
+    assert result.stderr_bytes == "é\0".encode()
+
+
+def test_the_summary_tells_what_ran_last_and_how_long_it_waited() -> None:
+    used = Stats(wall_ms=1_230, cpu_user_ms=900, cpu_system_ms=100, memory_peak_bytes=3 << 19)
+    built = Ran([Result("completed", exit_code=1, stats=used), NOT_RUN], Timing(queued_ms=500))
+    assert summary(built) == "1.23 s, 1.00 s of CPU, 1.5 MiB, 0.50 s in the queue"
+    assert summary(ran(NOT_RUN)) is None
+    assert summary(ran()) is None
+
+
+def test_the_summary_tells_that_the_limit_of_processes_was_hit() -> None:
+    assert "limit of processes" in str(
+        summary(ran(Result("completed", stats=Stats(0, 0, 0, 0, 4))))
+    )

@@ -1,0 +1,250 @@
+"""What the warden does with a worker that lies, floods or leaves, and when it starts and stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gaoler.sandbox import wire
+from gaoler.sandbox.job import Failed, Job, TornDown
+from tests.hosting import (
+    LIMIT_S,
+    MIB,
+    LiveWarden,
+    eventually,
+    jails_on_host,
+    job,
+    shell,
+    task,
+)
+
+Start = Callable[..., LiveWarden]
+
+
+class Worker:
+    """A worker that says what it likes."""
+
+    def __init__(self, warden: LiveWarden) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.sock.settimeout(LIMIT_S)
+        self.sock.connect(warden.spec.socket_path)
+
+    def say(self, message: Any, descriptors: list[int] | None = None) -> None:
+        data = message if isinstance(message, bytes) else json.dumps(message).encode()
+        socket.send_fds(self.sock, [data], descriptors or [])
+
+    def is_cut_off(self) -> bool:
+        try:
+            return self.sock.recv(4096) == b""
+        except ConnectionResetError:
+            return True
+
+
+@pytest.fixture
+def worker(warden: LiveWarden) -> Iterator[Worker]:
+    made = Worker(warden)
+    yield made
+    made.sock.close()
+
+
+@pytest.fixture
+def request_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(LIMIT_S)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def _message(**changes: Any) -> dict[str, Any]:
+    good = {
+        "op": "run",
+        "id": "x",
+        "memory_bytes": 512 * MIB,
+        "pids": 100,
+        "hard_ns": time.monotonic_ns() + 10**10,
+    }
+    return {**good, **changes}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"not json",
+        b"[]",
+        b"{}",
+        {"op": "sudo"},
+        b'{"op": ' + b"[" * 3000,
+        _message(memory_bytes=1 << 50),
+        _message(memory_bytes=0),
+        _message(memory_bytes="1"),
+        _message(pids=1 << 30),
+        _message(pids=True),
+        _message(hard_ns=1 << 62),
+        _message(id=7),
+        _message(id="x" * 300),
+        {"op": "run"},
+    ],
+)
+def test_a_worker_that_talks_nonsense_is_cut_off(
+    warden: LiveWarden,
+    worker: Worker,
+    request_pair: tuple[socket.socket, socket.socket],
+    message: Any,
+) -> None:
+    descriptor = wire.write_job(job(task("/bin/true")))
+    worker.say(message, [request_pair[1].fileno(), descriptor])
+    os.close(descriptor)
+    assert worker.is_cut_off()
+    assert warden.run_one(shell("echo still there")).stdout == b"still there\n"
+
+
+def test_a_job_must_be_a_sealed_memfd_beside_a_stream_socket(
+    warden: LiveWarden, request_pair: tuple[socket.socket, socket.socket]
+) -> None:
+    sealed = wire.write_job(job(task("/bin/true")))
+    unsealed = os.memfd_create("x", os.MFD_ALLOW_SEALING)
+    null = os.open("/dev/null", os.O_RDWR)
+    request = request_pair[1].fileno()
+    for descriptors in (
+        [],
+        [request],
+        [request, unsealed],
+        [request, null],
+        [null, sealed],
+        [sealed, request],
+        [request, sealed, null],
+        [request, sealed] + [null] * 30,
+    ):
+        worker = Worker(warden)
+        worker.say(_message(), descriptors)
+        assert worker.is_cut_off(), descriptors
+        worker.sock.close()
+    for descriptor in (sealed, unsealed, null):
+        os.close(descriptor)
+
+
+def test_descriptors_that_were_sent_for_nothing_are_not_kept(
+    warden: LiveWarden, request_pair: tuple[socket.socket, socket.socket]
+) -> None:
+    assert warden.process is not None
+    folder = Path(f"/proc/{warden.process.pid}/fd")
+    before = len(list(folder.iterdir()))
+    for _ in range(5):
+        worker = Worker(warden)
+        worker.say({"op": "ping", "n": 1}, [request_pair[1].fileno()] * 5)
+        assert json.loads(worker.sock.recv(4096))["op"] == "pong"
+        worker.sock.close()
+    eventually(lambda: len(list(folder.iterdir())) <= before, "all are closed")
+
+
+def test_a_job_beyond_the_maxima_is_refused_by_the_jailer(warden: LiveWarden) -> None:
+    for bad in (
+        job(task("/bin/true", memory_bytes=1 << 45)),
+        job(task("/bin/true", profile="anything_v9")),
+        job(*[task("/bin/true")] * 65),
+        job([task("/bin/true")] * 9),
+        job(task("/bin/true"), workspace_bytes=1 << 40),
+        job(task("/bin/true"), output_bytes=1 << 40),
+    ):
+        failed = warden.submit(bad).wait().failure
+        assert failed is not None
+        assert failed.code == "sandbox_setup_failed"
+        assert "maxima" in failed.stage
+
+
+def test_a_worker_that_leaves_takes_its_jails_with_it(
+    warden: LiveWarden, request_pair: tuple[socket.socket, socket.socket]
+) -> None:
+    worker = Worker(warden)
+    descriptor = wire.write_job(job(task("/bin/sleep", "60")))
+    worker.say(_message(), [request_pair[1].fileno(), descriptor])
+    os.close(descriptor)
+    eventually(lambda: jails_on_host(warden.instance), "the jail is there")
+    worker.sock.close()
+    eventually(lambda: not jails_on_host(warden.instance), "the jail has gone")
+    request_pair[1].close()
+    assert request_pair[0].recv(1) == b""
+
+
+def test_a_jail_past_its_hard_deadline_is_torn_down_whatever_its_jailer_does(
+    warden: LiveWarden, request_pair: tuple[socket.socket, socket.socket]
+) -> None:
+    worker = Worker(warden)
+    descriptor = wire.write_job(job(task("/bin/sleep", "60")))
+    soon = time.monotonic_ns() + 400_000_000
+    worker.say(_message(hard_ns=soon), [request_pair[1].fileno(), descriptor])
+    os.close(descriptor)
+    request_pair[1].close()
+    assert request_pair[0].recv(1) == b""
+    assert time.monotonic_ns() >= soon
+    worker.sock.close()
+
+
+def test_cancel_ends_a_program_and_everything_it_started(warden: LiveWarden) -> None:
+    watched = warden.submit(job(shell("sleep 60 & sleep 60 & sleep 60")))
+    eventually(lambda: jails_on_host(warden.instance), "the jail is there")
+    watched.cancel()
+    watched.cancel()
+    assert watched.wait().failure == Failed("cancelled", "cancel")
+    assert watched.events[-1] == TornDown()
+
+
+def test_when_no_uid_is_free_the_request_fails_and_the_next_one_runs(start_warden: Start) -> None:
+    warden = start_warden(uid_range=(250_000, 250_000))
+    running = warden.submit(job(task("/bin/sleep", "60")))
+    eventually(lambda: jails_on_host(warden.instance), "the first jail is there")
+    failed = warden.submit(job(task("/bin/true"))).wait().failure
+    assert failed is not None
+    assert (failed.code, failed.stage) == ("sandbox_setup_failed", "[Errno 0] no UID is free")
+    running.cancel()
+    running.wait()
+    assert warden.run_one(task("/bin/true")).outcome == "completed"
+
+
+def test_a_warden_that_died_is_replaced_and_what_it_left_is_swept(start_warden: Start) -> None:
+    warden = start_warden()
+    watched = [warden.submit(job(task("/bin/sleep", "60"))) for _ in range(3)]
+    eventually(lambda: len(jails_on_host(warden.instance)) >= 3, "three jails are there")
+    warden.kill()
+    for each in watched:
+        failure = each.wait().failure
+        assert failure is not None
+        assert failure.code == "internal_error"
+    assert warden.submit(job(task("/bin/true"))).wait().failure is not None
+    warden.start()
+    assert jails_on_host(warden.instance) == []
+    assert warden.run_one(task("/bin/true")).outcome == "completed"
+
+
+def test_without_a_warden_a_job_is_unavailable_and_nothing_is_started(start_warden: Start) -> None:
+    warden = start_warden()
+    warden.kill()
+    eventually(lambda: warden.client.ready() is not None, "the client notices")
+    watched = warden.submit(job(task("/bin/true"))).wait()
+    assert watched.failure is not None
+    assert watched.failure.code == "unavailable"
+    warden.start()
+
+
+def test_many_jobs_at_once_do_not_mix_their_answers(warden: LiveWarden) -> None:
+    jobs: list[Job] = [job(task("/bin/echo", str(number))) for number in range(24)]
+    watched = [warden.submit(each) for each in jobs]
+    for number, each in enumerate(watched):
+        assert each.wait().results[0, 0].stdout == f"{number}\n".encode()
+
+
+def test_a_cancel_at_any_moment_leaves_nothing(warden: LiveWarden) -> None:
+    for delay_ms in range(0, 60, 3):
+        watched = warden.submit(job(shell("echo x"), shell("echo y")))
+        time.sleep(delay_ms / 1000)
+        watched.cancel()
+        watched.wait()
+    eventually(lambda: not jails_on_host(warden.instance), "every jail has gone")
