@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
-import fcntl
 import http.client
 import os
 import pickle
@@ -24,27 +23,18 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from gaoler.cli import doctor, exit_codes, logs, specs
+from gaoler.cli import children, doctor, exit_codes, instances, logs, specs
+from gaoler.cli.children import Child, StartFailed
 from gaoler.config.settings import Settings, SettingsError, check_placement, check_uid_range, load
-from gaoler.sandbox import capabilities, layers, process, syscalls
+from gaoler.sandbox import capabilities, layers, syscalls
 
-_START_LIMIT_S = 30.0
-# A child that dies this often within this time will not be kept alive by one more start.
-_MOST_STARTS = 5
-_STARTS_WITHIN_S = 20.0
 _WARDEN_STOP_S = 15.0
 _WEB_MARGIN_S = 3.0
 
 # What the web process finds in its environment: nothing of ours, and no secret.
 _WEB_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent"}
-
-
-class StartFailed(Exception):
-    """The service cannot be started; the text is for the operator."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,27 +48,9 @@ def main(args: argparse.Namespace) -> int:
     logs.configure(settings.log_level)
     try:
         return Service(settings).run()
-    except StartFailed as error:
+    except (StartFailed, instances.AlreadyRuns) as error:
         print(f"gaoler serve: {error}", file=sys.stderr)
         return exit_codes.UNAVAILABLE
-
-
-@dataclass(slots=True)
-class Child:
-    """A process that is to be kept, and when it was started lately."""
-
-    name: str
-    start: Callable[[], int]
-    pid: int = 0
-    starts: tuple[float, ...] = ()
-
-    def launch(self) -> None:
-        """Start it (again).  StartFailed where that happens too often."""
-        now = time.monotonic()
-        self.starts = (*(s for s in self.starts if now - s < _STARTS_WITHIN_S), now)
-        if len(self.starts) > _MOST_STARTS:
-            raise StartFailed(f"the {self.name} cannot be kept alive; see the log above")
-        self.pid = self.start()
 
 
 class Service:
@@ -98,7 +70,7 @@ class Service:
     def run(self) -> int:
         """Start, supervise, stop."""
         self._check_host()
-        lock = self._lock_instance()
+        lock = instances.lock(self.settings, self.runtime_dir, self.user.pw_gid)
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         faulthandler.register(signal.SIGUSR1)
         self._listen_to_signals()
@@ -138,47 +110,15 @@ class Service:
             names = ", ".join(layer.name for layer in missing)
             raise StartFailed(f"this host cannot hold a task: missing {names}")
 
-    def _lock_instance(self) -> int:
-        """Only one service for each STATE_DIR, and no two with the same UIDs."""
-        os.makedirs(self.settings.runtime_dir, 0o755, exist_ok=True)
-        lock = _try_lock(f"{self.runtime_dir}.lock")
-        if lock is None:
-            raise StartFailed(
-                f"another gaoler with STATE_DIR={self.settings.state_dir} runs already"
-            )
-        first, last = self.settings.uid_range
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{first}-{last}\n".encode(), 0)
-        self._check_neighbours(first, last)
-        os.makedirs(os.path.join(self.runtime_dir, "root"), 0o755, exist_ok=True)
-        os.chmod(self.runtime_dir, 0o750)
-        os.chown(self.runtime_dir, 0, self.user.pw_gid)
-        return lock
-
-    def _check_neighbours(self, first: int, last: int) -> None:
-        for path in Path(self.settings.runtime_dir).glob("gaoler-*.lock"):
-            if str(path) == f"{self.runtime_dir}.lock":
-                continue
-            other = _try_lock(str(path))
-            if other is not None:
-                os.close(other)  # nobody holds it: no such service runs
-                continue
-            low, _, high = path.read_text().strip().partition("-")
-            if high and int(low) <= last and first <= int(high):
-                raise SettingsError(
-                    f"UID_RANGE={first}-{last}: allowed is a range that no other gaoler on this "
-                    f"host has; one that runs has {low}-{high}"
-                )
-
     # --- children ---
 
     def _start_warden(self) -> int:
         """The warden, ready to take jobs.  It has swept what an earlier one left."""
         spec = specs.make_spec(self.settings, self.instance, self.user.pw_uid, self.user.pw_gid)
-        spec_read = _filled_pipe(spec.dump())
+        spec_read = children.filled_pipe(spec.dump())
         alive_read, alive_write = os.pipe()
         ready_read, ready_write = os.pipe()
-        pid = _spawn(
+        pid = children.spawn(
             ["-m", "gaoler.sandbox.warden", str(spec_read), str(alive_read), str(ready_write)],
             {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
             [spec_read, alive_read, ready_write],
@@ -189,13 +129,13 @@ class Service:
         if self.lifeline >= 0:
             os.close(self.lifeline)
         self.lifeline = alive_write
-        if not _became_ready(ready_read):
+        if not children.became_ready(ready_read):
             raise StartFailed("the warden did not start; see the log above")
         return pid
 
     def _start_web(self) -> int:
         """Gunicorn, in a session of its own, as the service user and without any right."""
-        handed = _filled_pipe(pickle.dumps((self.settings, self.instance, self.layers)))
+        handed = children.filled_pipe(pickle.dumps((self.settings, self.instance, self.layers)))
         parent, user = os.getpid(), self.user
 
         def give_up_rights() -> None:
@@ -208,7 +148,7 @@ class Service:
             syscalls.die_with_parent(parent, signal.SIGTERM)
             os.chdir("/")
 
-        pid = _spawn(
+        pid = children.spawn(
             ["-m", "gaoler.cli.web", str(handed)], _WEB_ENVIRONMENT, [handed], give_up_rights
         )
         os.close(handed)
@@ -216,7 +156,7 @@ class Service:
 
     def _announce(self) -> None:
         """Wait until requests are answered, then one line that can be pasted."""
-        deadline = time.monotonic() + _START_LIMIT_S
+        deadline = time.monotonic() + children.START_LIMIT_S
         while not self.stop_asked and not self._healthy():
             if time.monotonic() > deadline:
                 raise StartFailed("the service did not become ready; see the log above")
@@ -295,11 +235,11 @@ class Service:
 
     def _end_web_group(self) -> None:
         """Gunicorn has ended; a worker of it may still hold the listening sockets."""
-        _signal_group(self.web.pid, signal.SIGTERM)
+        children.signal_group(self.web.pid, signal.SIGTERM)
         deadline = time.monotonic() + self.settings.shutdown_timeout_ms / 1000 + _WEB_MARGIN_S
-        while _group_lives(self.web.pid):
+        while children.group_lives(self.web.pid):
             if time.monotonic() > deadline:
-                _signal_group(self.web.pid, signal.SIGKILL)
+                children.signal_group(self.web.pid, signal.SIGKILL)
             time.sleep(0.02)
 
     def _replace(self, child: Child) -> None:
@@ -313,7 +253,7 @@ class Service:
         """The web process first, so that its clients are answered; then the warden."""
         limit_s = self.settings.shutdown_timeout_ms / 1000 + _WEB_MARGIN_S
         if self.web.pid:
-            _signal_group(self.web.pid, signal.SIGTERM)
+            children.signal_group(self.web.pid, signal.SIGTERM)
             self._await_end(self.web, limit_s)
         if self.lifeline >= 0:
             os.close(self.lifeline)
@@ -333,29 +273,6 @@ class Service:
             self._reap_any()
 
 
-def _spawn(
-    arguments: list[str],
-    environment: dict[str, str],
-    keep: list[int],
-    prepare: Callable[[], None],
-) -> int:
-    """Start a fresh interpreter of ours with nothing but the given descriptors."""
-
-    def body() -> None:
-        signal.set_wakeup_fd(-1)
-        process.reset_signals()
-        process.close_all_but(keep)
-        for descriptor in keep:
-            os.set_inheritable(descriptor, True)
-        prepare()
-        os.execve(sys.executable, [sys.executable, "-X", "utf8", *arguments], environment)
-
-    pid = os.fork()
-    if pid == 0:
-        process.in_child(body, lambda error: os.write(2, f"gaoler serve: {error!r}\n".encode()))
-    return pid
-
-
 def _service_user(name: str) -> pwd.struct_passwd:
     try:
         user = pwd.getpwnam(name)
@@ -366,50 +283,6 @@ def _service_user(name: str) -> pwd.struct_passwd:
     if user.pw_uid == 0:
         raise StartFailed(f"SERVICE_USER={name} is root")
     return user
-
-
-def _try_lock(path: str) -> int | None:
-    """A descriptor that holds the lock until it is closed; None where somebody has it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _filled_pipe(data: bytes) -> int:
-    """A descriptor that yields the bytes and then ends."""
-    descriptor = os.memfd_create("handed", os.MFD_CLOEXEC)
-    os.write(descriptor, data)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
-
-
-def _became_ready(ready: int) -> bool:
-    """True once a byte comes, False where the other end closes or time runs out."""
-    try:
-        readable, _, _ = select.select([ready], [], [], _START_LIMIT_S)
-        return bool(readable) and bool(os.read(ready, 1))
-    finally:
-        os.close(ready)
-
-
-def _signal_group(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, number)
-
-
-def _group_lives(group: int) -> bool:
-    """True while a process of the group has not ended; the leader is a zombie of ours."""
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = _text(f"/proc/{entry.name}/stat").rpartition(")")[2].split()
-                if fields[0] not in ("Z", "X") and int(fields[2]) == group:
-                    return True
-    return False
 
 
 def _text(path: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import select
 
+from gaoler.sandbox import process
 from gaoler.sandbox.cgroup import PERIOD_US, Group, Layout, OomWatch, Usage, counters
 from gaoler.sandbox.job import Limits
 
@@ -109,7 +110,7 @@ def _make_room(home: str) -> bool:
             if not _is_ours(pid):
                 return False
         for pid in _processes(home):
-            _write(os.path.join(leaf, "cgroup.procs"), str(pid))
+            process.write_file(os.path.join(leaf, "cgroup.procs"), str(pid))
         _hand_down(home)
     except OSError:
         return False
@@ -127,15 +128,7 @@ def _is_ours(pid: int) -> bool:
 
 
 def _hand_down(folder: str) -> None:
-    _write(os.path.join(folder, "cgroup.subtree_control"), _enable(CONTROLLERS))
-
-
-def _write(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
+    process.write_file(os.path.join(folder, "cgroup.subtree_control"), _enable(CONTROLLERS))
 
 
 def _enable(controllers: tuple[str, ...]) -> str:

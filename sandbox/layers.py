@@ -126,7 +126,7 @@ def _seccomp() -> Layer:
 
 def _oom_protection() -> Layer:
     """Whether our own processes can be kept from the OOM killer."""
-    if _succeeds_in_child(lambda: _write("/proc/self/oom_score_adj", "-500")) == 0:
+    if _succeeds_in_child(lambda: process.write_file("/proc/self/oom_score_adj", "-500")) == 0:
         return Layer("oom protection", ACTIVE)
     why = "no CAP_SYS_RESOURCE: a host out of memory may kill our processes before a task"
     return Layer("oom protection", DEGRADED, why, "grant CAP_SYS_RESOURCE to the service")
@@ -179,8 +179,3 @@ def _try_mounts() -> None:
 def _try_openat2() -> None:
     root = os.open("/", os.O_DIRECTORY | os.O_RDONLY)
     os.close(paths.open_beneath(root, "usr", os.O_DIRECTORY | os.O_RDONLY))
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="ascii") as file:
-        file.write(text)

@@ -9,11 +9,10 @@ is the host's, which is why the clock cannot be set but can be read.
 from __future__ import annotations
 
 import fcntl
-import os
 import socket
 import struct
 
-from gaoler.sandbox import syscalls
+from gaoler.sandbox import process, syscalls
 
 HOSTNAME = "gaoler"
 INSIDE_UID = 1000
@@ -44,14 +43,6 @@ def enter_user_namespace(uid: int, gid: int) -> None:
     `setgroups` must be denied before an unprivileged process may write its gid map.
     """
     syscalls.unshare(syscalls.CLONE_NEWUSER)
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{INSIDE_UID} {uid} 1")
-    _write("/proc/self/gid_map", f"{INSIDE_GID} {gid} 1")
-
-
-def _write(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
+    process.write_file("/proc/self/setgroups", "deny")
+    process.write_file("/proc/self/uid_map", f"{INSIDE_UID} {uid} 1")
+    process.write_file("/proc/self/gid_map", f"{INSIDE_GID} {gid} 1")

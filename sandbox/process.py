@@ -108,9 +108,14 @@ def unprotect_from_oom() -> None:
 
 
 def _adjust_oom_score(score: int) -> None:
-    descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    write_file("/proc/self/oom_score_adj", str(score))
+
+
+def write_file(path: str, text: str) -> None:
+    """One write to one of the kernel's files.  Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        os.write(descriptor, str(score).encode())
+        os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
 

@@ -39,14 +39,11 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from gaoler.sandbox import (
     capabilities,
     hierarchy,
-    jailer,
     mounts,
     namespaces,
     process,
@@ -56,69 +53,48 @@ from gaoler.sandbox import (
     wire,
 )
 from gaoler.sandbox.cgroup import Group, Layout, remove_jail
-from gaoler.sandbox.leases import UidLeases
+from gaoler.sandbox.jails import QUARANTINE_AFTER_NS, Jail, Jails, Wanted, log
+from gaoler.sandbox.loop import Loop
 from gaoler.sandbox.spec import OVERHEAD_PIDS, WardenSpec
 
 _MS = 1_000_000
 _LONGEST_MESSAGE = 4096
-# A teardown looks again by itself this often, beside the events it waits for.
-_TEARDOWN_LOOK_NS = 20 * _MS
-_QUARANTINE_AFTER_NS = 10_000 * _MS
+_LONGEST_ID = 200
+_MOST_DESCRIPTORS = 8
+# The worker's own slack, on top of RUNNER_TTL_SLACK_MS, before we step in.
+_HARD_SLACK_MS = 1000
 _CREDENTIALS = struct.Struct("3i")
 
 
-def log(event: str, **fields: object) -> None:
-    """One line of JSON on stderr."""
-    line = json.dumps({"event": event, "process": "warden", **fields}) + "\n"
-    try:
-        os.write(2, line.encode())
-    except OSError:
-        pass  # the log's reader has gone; that must not end a jail
-
-
-@dataclass(slots=True)
-class Jail:
-    """One request's jail as the warden sees it.
-
-    Invariant: a jail is in `Warden.jails` from before its UID is leased until its group is
-    removed and its UID is back.
-    """
-
-    name: str
-    uid: int
-    group: Group
-    pid: int
-    pidfd: int
-    control: socket.socket  # to the jailer, until it has the job
-    events: int | None  # of the group
-    request_id: str = ""
-    connection: Connection | None = None
-    request: socket.socket | None = None
-    hard_ns: int = 0
-    reaped: bool = False
-    dying_since_ns: int | None = None
-    look_ns: int | None = None
-    quarantined: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Connection:
-    """A worker."""
-
-    sock: socket.socket
-    jails: dict[str, Jail] = field(default_factory=dict)
-
-    def say(self, **message: object) -> bool:
-        """False where the worker does not take it: it is to be cut off."""
-        try:
-            self.sock.send(json.dumps(message).encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        except OSError:
-            return False
-        return True
-
-
 class Refused(Exception):
-    """A message of the worker that is not carried out."""
+    """A message of the worker that is not carried out: it is cut off."""
+
+
+class Connection:
+    """A worker: what it says, and the jails that it asked for."""
+
+    def __init__(self, sock: socket.socket, warden: Warden) -> None:
+        self.sock = sock
+        self.jails: set[Jail] = set()
+        self._warden = warden
+
+    def say(self, **message: object) -> None:
+        """Send, or cut the worker off where it does not take it."""
+        if self.sock.fileno() < 0:
+            return  # it has gone; its jails are still dying
+        flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+        try:
+            self.sock.send(json.dumps(message).encode(), flags)
+        except OSError:
+            self._warden.cut_off(self)
+
+    def jail_quarantined(self, jail: Jail) -> None:
+        self.say(op="quarantined", id=jail.wanted.request_id)
+
+    def jail_gone(self, jail: Jail) -> None:
+        self.jails.discard(jail)
+        if jail.quarantined:
+            self.say(op="released", id=jail.wanted.request_id)
 
 
 class Warden:
@@ -127,98 +103,47 @@ class Warden:
     def __init__(self, spec: WardenSpec, layout: Layout, prepared: task.Prepared) -> None:
         self.spec = spec
         self.layout = layout
-        self.prepared = prepared
         self.base = layout.open_base(spec.instance)
-        self.uids = UidLeases(spec.uid_first, spec.uid_last)
-        self.jails: dict[str, Jail] = {}
+        self.loop = Loop()
+        self.jails = Jails(spec, layout, self.base, prepared, self.loop)
         self.connections: set[Connection] = set()
-        self.poller = select.epoll()
-        self.handlers: dict[int, Callable[[int], None]] = {}
-        self.new_in_batch: set[int] = set()
-        self.made = 0
         self.stopping = False
-        self.pid = os.getpid()
-
-    # --- the loop ---
-
-    def watch(self, descriptor: int, mask: int, handler: Callable[[int], None]) -> None:
-        self.handlers[descriptor] = handler
-        # A number may be used again while events of its former owner are still in hand.
-        self.new_in_batch.add(descriptor)
-        self.poller.register(descriptor, mask)
-
-    def unwatch(self, descriptor: int) -> None:
-        if self.handlers.pop(descriptor, None) is not None:
-            self.poller.unregister(descriptor)
 
     def serve(self, listener: socket.socket, lifeline: int) -> None:
         """Run until the lifeline's other end closes or a stop is asked for."""
-        self.watch(listener.fileno(), select.EPOLLIN, lambda _: self._accept(listener))
-        self.watch(lifeline, select.EPOLLIN | select.EPOLLHUP, lambda _: self._stop("parent ended"))
+        self._listen_to_signals()
+        self.loop.watch(listener.fileno(), select.EPOLLIN, lambda: self._accept(listener))
+        self.loop.watch(lifeline, select.EPOLLIN, lambda: self._stop("parent ended"))
+        log("warden_ready", layout=self.layout.name, jails_max=self.spec.jails_max)
+        while not (self.stopping and not len(self.jails)):
+            self.loop.turn(self._timeout_s())
+            self.jails.look(time.monotonic_ns())
+
+    def _listen_to_signals(self) -> None:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self._stop("SIGTERM"))
-        self.watch(wake_read, select.EPOLLIN, lambda _: self._woken(wake_read))
-        log("warden_ready", layout=self.layout.name, jails_max=self.spec.jails_max)
-        while not (self.stopping and not self.jails):
-            batch = self.poller.poll(self._timeout())
-            self.new_in_batch.clear()
-            for descriptor, mask in batch:
-                handler = self.handlers.get(descriptor)
-                if handler is not None and descriptor not in self.new_in_batch:
-                    handler(mask)
-            self._pass_time(time.monotonic_ns())
-
-    def _timeout(self) -> float | None:
-        times = [jail.look_ns or jail.hard_ns for jail in self.jails.values()]
-        if not times:
-            return None
-        return max(0.0, (min(times) - time.monotonic_ns()) / 1e9) + 0.0005
+        self.loop.watch(wake_read, select.EPOLLIN, lambda: self._woken(wake_read))
 
     def _woken(self, wake: int) -> None:
         try:
             os.read(wake, 4096)
         except BlockingIOError:
             pass
-        self._reap()
+        self.jails.reap()
 
-    def _reap(self) -> None:
-        """Our jailers, and what they left behind: we are the subreaper."""
-        by_pid = {jail.pid: jail for jail in self.jails.values()}
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            jail = by_pid.get(pid)
-            if jail is not None:
-                self._mark_reaped(jail)
-                self._tear_down(jail)
-                if status:
-                    log("jailer_died", id=jail.request_id, status=status)
-
-    def _mark_reaped(self, jail: Jail) -> None:
-        jail.reaped = True
-        self.unwatch(jail.pidfd)  # it would be ready for ever
-
-    def _pass_time(self, now: int) -> None:
-        for jail in list(self.jails.values()):
-            if jail.dying_since_ns is None:
-                if now >= jail.hard_ns:
-                    log("jail_hard_deadline", id=jail.request_id)
-                    self._tear_down(jail)
-            elif jail.look_ns is not None and now >= jail.look_ns:
-                self._try_to_bury(jail, now)
+    def _timeout_s(self) -> float | None:
+        due_ns = self.jails.due_ns()
+        if due_ns is None:
+            return None
+        return max(0.0, (due_ns - time.monotonic_ns()) / 1e9) + 0.0005
 
     def _stop(self, why: str) -> None:
         if not self.stopping:
             self.stopping = True
             log("warden_stopping", why=why, jails=len(self.jails))
-        for jail in list(self.jails.values()):
-            self._tear_down(jail)
+        self.jails.tear_down_all()
 
     # --- the worker ---
 
@@ -232,42 +157,44 @@ class Warden:
             sock.close()
             return
         sock.setblocking(False)
-        connection = Connection(sock)
+        connection = Connection(sock, self)
         self.connections.add(connection)
-        self.watch(sock.fileno(), select.EPOLLIN, lambda _: self._hear(connection))
+        self.loop.watch(sock.fileno(), select.EPOLLIN, lambda: self._hear(connection))
 
     def _hear(self, connection: Connection) -> None:
         try:
             data, ancillary, flags, _ = connection.sock.recvmsg(
-                _LONGEST_MESSAGE, socket.CMSG_SPACE(8 * 4), socket.MSG_CMSG_CLOEXEC
+                _LONGEST_MESSAGE,
+                socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4),
+                socket.MSG_CMSG_CLOEXEC,
             )
         except BlockingIOError:
             return
         except OSError:
-            self._cut_off(connection)
+            self.cut_off(connection)
             return
         descriptors = _descriptors(ancillary)
         try:
             if not data or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-                self._cut_off(connection)
+                self.cut_off(connection)
             else:
                 self._obey(connection, data, descriptors)
         except Refused as refusal:
             log("message_refused", why=str(refusal))
-            self._cut_off(connection)
+            self.cut_off(connection)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _cut_off(self, connection: Connection) -> None:
-        """The worker is gone, or talks nonsense: end all that it had asked for."""
+    def cut_off(self, connection: Connection) -> None:
+        """The worker is gone, or talks nonsense: end all that it had asked for.  Idempotent."""
         if connection not in self.connections:
             return
         self.connections.discard(connection)
-        self.unwatch(connection.sock.fileno())
+        self.loop.unwatch(connection.sock.fileno())
         connection.sock.close()
-        for jail in list(connection.jails.values()):
-            self._tear_down(jail)
+        for jail in list(connection.jails):
+            self.jails.tear_down(jail)
 
     def _obey(self, connection: Connection, data: bytes, descriptors: list[int]) -> None:
         try:
@@ -276,42 +203,22 @@ class Warden:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Refused("not a message") from error
         if operation == "ping":
-            self._pong(connection, message)
+            number = message.get("n")
+            known = number if type(number) is int else 0
+            connection.say(op="pong", n=known, **self.jails.counts())
         elif operation == "run":
             self._run(connection, message, descriptors)
         else:
             raise Refused("an unknown operation")
 
-    def _pong(self, connection: Connection, message: dict[str, Any]) -> None:
-        spoken = connection.say(
-            op="pong",
-            n=message.get("n") if isinstance(message.get("n"), int) else 0,
-            jails=len(self.jails),
-            uids_free=self.uids.free,
-            quarantined=sum(1 for jail in self.jails.values() if jail.quarantined),
-        )
-        if not spoken:
-            self._cut_off(connection)
-
-    # --- a jail's life ---
-
     def _run(self, connection: Connection, message: dict[str, Any], descriptors: list[int]) -> None:
+        if self.stopping:
+            return  # its end of the request's socket closes: that says it
+        wanted = self._wanted(message)
         request, job = self._take_request(descriptors)
-        memory, pids, hard_ns, request_id = self._numbers(message)
-        try:
-            jail = self._make_jail(connection, request_id, memory, pids, hard_ns)
-        except OSError as error:
-            self._fail(request, str(error), error.errno or 0)
-            return
-        jail.request = request
-        # Only a hang-up is of interest: what is written there is the jailer's affair.
-        self.watch(request.fileno(), select.EPOLLRDHUP, lambda _: self._tear_down(jail))
-        try:
-            socket.send_fds(jail.control, [b"go"], [job, request.fileno()])
-        except OSError:
-            self._tear_down(jail)
-        finally:
-            jail.control.close()
+        jail = self.jails.run(wanted, connection, request, job)
+        if jail is not None and jail.request is not None:  # else it has gone already
+            connection.jails.add(jail)
 
     def _take_request(self, descriptors: list[int]) -> tuple[socket.socket, int]:
         """The request's socket (a duplicate that we own) and the job.  Raises Refused."""
@@ -321,175 +228,41 @@ class Warden:
         try:
             if wire.sealed_size(job) > self.spec.job_bytes_max:
                 raise Refused("the job is too large")
-            sock = socket.socket(fileno=os.dup(request))
-        except (wire.ProtocolError, OSError) as error:
+        except wire.ProtocolError as error:
             raise Refused(str(error)) from error
-        if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_STREAM):
-            sock.close()
-            raise Refused("the first descriptor is not a stream socket")
-        return sock, job
+        return _stream_socket(request), job
 
-    def _numbers(self, message: dict[str, Any]) -> tuple[int, int, int, str]:
-        """Memory, pids, hard deadline and id of a run, within the maxima.  Raises Refused."""
-        now = time.monotonic_ns()
-        request_id = message.get("id")
-        if not isinstance(request_id, str) or len(request_id) > 200:
-            raise Refused("id")
-        slack = self.spec.ttl_slack_ms + 1000
-        latest = now + (self.spec.ceiling_ms_max + slack) * _MS
+    def _wanted(self, message: dict[str, Any]) -> Wanted:
+        """The numbers and the id of a run, within the maxima.  Raises Refused."""
+        spec = self.spec
+        slack_ms = spec.ttl_slack_ms + _HARD_SLACK_MS
         most = {
-            "memory_bytes": self.spec.memory_bytes_max,
-            "pids": self.spec.limits_max.pids * self.spec.width_max + OVERHEAD_PIDS,
-            "hard_ns": latest,
+            "memory_bytes": spec.memory_bytes_max,
+            "pids": spec.limits_max.pids * spec.width_max + OVERHEAD_PIDS,
+            "hard_ns": time.monotonic_ns() + (spec.ceiling_ms_max + slack_ms) * _MS,
         }
         for name, limit in most.items():
             value = message.get(name)
             if type(value) is not int or not 0 < value <= limit:
                 raise Refused(f"{name} is not within 1..{limit}")
-        return message["memory_bytes"], message["pids"], message["hard_ns"], request_id
+        request_id = message.get("id")
+        if not isinstance(request_id, str) or len(request_id) > _LONGEST_ID:
+            raise Refused("id is no short text")
+        return Wanted(request_id, *(message[name] for name in most))
 
-    def _make_jail(
-        self, connection: Connection, request_id: str, memory: int, pids: int, hard_ns: int
-    ) -> Jail:
-        """A group, a lease and a jailer that builds its jail.  Raises OSError."""
-        if len(self.jails) >= self.spec.jails_max:
-            raise OSError(0, "as many jails as there may be")
-        uid = self.uids.take()
-        if uid is None:
-            raise OSError(0, "no UID is free")
-        self.made += 1
-        name = f"jail-{self.made}"
-        try:
-            group = self.layout.make_jail(self.base, name)
-            self.layout.limit_jail(group, memory, pids)
-            jail = self._fork_jailer(name, uid, group)
-        except OSError:
-            self.uids.give_back(uid)
-            self._remove_half_made(name)
-            raise
-        jail.request_id, jail.connection, jail.hard_ns = request_id, connection, hard_ns
-        self.jails[name] = jail
-        connection.jails[name] = jail
-        self.watch(jail.pidfd, select.EPOLLIN, lambda _: self._reap())
-        return jail
 
-    def _fork_jailer(self, name: str, uid: int, group: Group) -> Jail:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        events = self.layout.events(group)
-        pid = os.fork()
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            process.close_all_but([theirs.fileno(), *group.folders.values()])
-            process.bind_to_parent(self.pid)
-            process.in_child(
-                lambda: jailer.main(theirs, self.spec, self.layout, group, uid, self.prepared),
-                lambda error: log("jailer_failed", error=repr(error)),
-            )
-        theirs.close()
-        try:
-            pidfd = os.pidfd_open(pid)
-        except OSError:
-            # Descriptors have run out.  It has only begun, so this wait is short.
-            os.kill(pid, signal.SIGKILL)
-            process.wait_for(pid)
-            raise
-        return Jail(name, uid, group, pid, pidfd, ours, events)
-
-    def _remove_half_made(self, name: str) -> None:
-        try:
-            remove_jail(self.base, name)
-        except OSError as error:
-            log("group_left", name=name, error=str(error))
-
-    def _fail(self, request: socket.socket, stage: str, errno: int) -> None:
-        """Tell the worker that nothing was started; the socket is fresh, so this fits."""
-        failed = {"code": "sandbox_setup_failed", "stage": stage, "errno": errno}
-        try:
-            request.send(wire.json_frame(wire.FAILED, failed), socket.MSG_DONTWAIT)
-        except OSError:
-            pass
-        request.close()
-
-    # --- teardown ---
-
-    def _tear_down(self, jail: Jail) -> None:
-        """Kill everything in the jail; the rest follows when it is empty.  Idempotent."""
-        if jail.dying_since_ns is None:
-            jail.dying_since_ns = time.monotonic_ns()
-            if jail.request is not None:
-                self.unwatch(jail.request.fileno())
-            if jail.events is not None:
-                self.watch(jail.events, select.EPOLLPRI, lambda _: self._emptied(jail))
-        self._try_to_bury(jail, time.monotonic_ns())
-
-    def _emptied(self, jail: Jail) -> None:
-        assert jail.events is not None
-        os.pread(jail.events, 4096, 0)
-        self._try_to_bury(jail, time.monotonic_ns())
-
-    def _try_to_bury(self, jail: Jail, now: int) -> None:
-        """Remove a dying jail if it is empty; else look again later.
-
-        The jailer is signalled by itself too: it may not have joined its group yet.
-        """
-        if jail.name not in self.jails or jail.dying_since_ns is None:
-            return
-        jail.look_ns = now + _TEARDOWN_LOOK_NS
-        try:
-            self.layout.kill(jail.group)
-            if not jail.reaped:
-                signal.pidfd_send_signal(jail.pidfd, signal.SIGKILL)
-                if os.waitpid(jail.pid, os.WNOHANG)[0] == jail.pid:
-                    self._mark_reaped(jail)
-            if jail.reaped and not self.layout.populated(jail.group):
-                remove_jail(self.base, jail.name)
-                self._buried(jail)
-                return
-        except (OSError, ChildProcessError) as error:
-            log("teardown_waits", id=jail.request_id, error=str(error))
-        if not jail.quarantined and now - jail.dying_since_ns > _QUARANTINE_AFTER_NS:
-            self._quarantine(jail)
-
-    def _buried(self, jail: Jail) -> None:
-        del self.jails[jail.name]
-        self.unwatch(jail.pidfd)
-        os.close(jail.pidfd)
-        if jail.events is not None:
-            self.unwatch(jail.events)
-            os.close(jail.events)
-        jail.group.close()
-        self.uids.give_back(jail.uid)
-        if jail.quarantined:
-            self._say(jail, "released")
-        if jail.connection is not None:
-            jail.connection.jails.pop(jail.name, None)
-        self._let_go(jail)
-
-    def _quarantine(self, jail: Jail) -> None:
-        """What will not die keeps its UID, group and memory; its slot goes back."""
-        jail.quarantined = True
-        log("jail_quarantined", id=jail.request_id, uid=jail.uid)
-        self._say(jail, "quarantined")
-        self._let_go(jail)
-
-    def _say(self, jail: Jail, operation: str) -> None:
-        connection = jail.connection
-        if connection is None or connection not in self.connections:
-            return
-        if not connection.say(op=operation, id=jail.request_id):
-            self._cut_off(connection)
-
-    def _let_go(self, jail: Jail) -> None:
-        """End of file on the request's socket, whoever still holds a copy of it."""
-        if jail.request is not None:
-            try:
-                jail.request.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-            jail.request.close()
-            jail.request = None
+def _stream_socket(descriptor: int) -> socket.socket:
+    """A socket of ours on a duplicate of the descriptor.  Raises Refused."""
+    duplicate = os.dup(descriptor)
+    try:
+        sock = socket.socket(fileno=duplicate)
+    except OSError as error:
+        os.close(duplicate)
+        raise Refused("the first descriptor is not a socket") from error
+    if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_STREAM):
+        sock.close()
+        raise Refused("the first descriptor is not a stream socket")
+    return sock
 
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
@@ -537,7 +310,7 @@ def sweep(layout: Layout, instance: str) -> int:
 
 
 def _sweep_jail(layout: Layout, base: Group, name: str) -> None:
-    deadline = time.monotonic() + _QUARANTINE_AFTER_NS / 1e9
+    deadline = time.monotonic() + QUARANTINE_AFTER_NS / 1e9
     jail = base.child(name, make=True)  # an earlier removal may have stopped half-way
     try:
         while True:
