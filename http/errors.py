@@ -28,7 +28,7 @@ CODES: dict[str, tuple[int, str]] = {
     "sandbox_setup_failed": (500, "The sandbox could not be set up"),
     "internal_error": (500, "Something went wrong in the service"),
     "capacity_exhausted": (503, "The service is busy"),
-    "runner_unavailable": (503, "The evaluation has too many requests"),
+    "runner_unavailable": (503, "There is no sandbox for this request at present"),
     "cancelled": (503, "The client went away"),
     "shutting_down": (503, "The service is shutting down"),
     "draining": (503, "The service takes nothing new"),

@@ -182,7 +182,8 @@ class SandboxClient:
             self._selector.unregister(self._warden)
             self._warden.close()
             self._warden = None
-            _LOG.warning("warden_lost")
+            if not self._closing:
+                _LOG.warning("warden_lost")
         for request in list(self._requests):
             self._read(request)  # what had arrived before
             self._end(request)
