@@ -9,7 +9,7 @@ import msgspec
 
 from gaoler.cli.service import Garbled, Refused, Unreachable
 
-# Where the program did not run to its end (contract.md section 7).
+# Where the program did not run to its end (docs/api.md).
 BUSY = 120
 UNAVAILABLE = 121
 REFUSED = 122

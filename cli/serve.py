@@ -195,7 +195,8 @@ class Service:
         self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for number in (signal.SIGHUP, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._ask_to_stop())
 

@@ -1,6 +1,6 @@
 """From a checked body to what the actors are told: defaults filled in, limits held.
 
-The order is contract.md 1.3's: profiles and limits first, then the files that are referred
+The order is docs/api.md's: profiles and limits first, then the files that are referred
 to.  Subject rates, caps and the queue come after it and are Admission's.
 """
 

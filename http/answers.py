@@ -1,4 +1,4 @@
-"""Task results as the JSON of contract.md 1.2."""
+"""Task results as the JSON of docs/api.md."""
 
 from __future__ import annotations
 

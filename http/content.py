@@ -1,4 +1,4 @@
-"""Content: the bytes of a stdin or of a file, as a client may write them (contract.md 1.1)."""
+"""Content: the bytes of a stdin or of a file, as a client may write them (docs/api.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every refusal that a client can get: one table, one exception, one way to write it.
 
-The answers are `application/problem+json` (RFC 9457) with the members that contract.md 1.3
+The answers are `application/problem+json` (RFC 9457) with the members that docs/api.md
 promises: `title`, `status`, `detail`, `code`, `request_id`, and `reason` where there is one.
 A `detail` is written for the client: it never holds a stack trace, a host path, or anything
 of another request.

@@ -63,7 +63,7 @@ class Services:
 
 
 class Execute:
-    """POST /api/v1/execute.  The order of the steps is contract.md 1.3's order of checks."""
+    """POST /api/v1/execute.  The order of the steps is docs/api.md's order of checks."""
 
     def __init__(self, settings: Settings, services: Services) -> None:
         self._settings = settings

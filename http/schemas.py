@@ -1,4 +1,4 @@
-"""The body of `execute` (contract.md 1.1) from plain values to checked, frozen ones.
+"""The body of `execute` (docs/api.md) from plain values to checked, frozen ones.
 
 `read_execute` looks at shapes, types and spellings alone; what this server allows is
 `gaoler.http.admit`'s business.  Nothing is coerced: true is no integer, 1.0 is no integer,

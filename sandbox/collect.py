@@ -8,12 +8,13 @@ read, not what was promised.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from gaoler.sandbox import capabilities, mounts, paths, process, syscalls
+from gaoler.sandbox import capabilities, mounts, paths, process, syscalls, wire
 from gaoler.sandbox.job import Collected
 
 MISSING = "missing"
@@ -22,38 +23,44 @@ TOO_LARGE = "too_large"
 UNREADABLE = "unreadable"
 _ERRORS = ("", MISSING, NOT_A_REGULAR_FILE, TOO_LARGE, UNREADABLE)
 
-# For each path: which of _ERRORS, and how many bytes follow.
-_ENTRY = struct.Struct("<BQ")
+# For each path: its length, which of _ERRORS, and how many bytes of the file follow.
+_ENTRY = struct.Struct("<IBQ")
 _CHUNK = 1 << 20
 
 
-def collect(wanted: list[str], uid: int, left: int) -> tuple[Collected, ...]:
-    """The files at the paths, together at most `left` bytes.  Raises OSError."""
+def collect(job: int, wanted: wire.Range, uid: int, left: int) -> tuple[Collected, ...]:
+    """The files at the paths that the job lists at `wanted`, together at most `left` bytes.
+
+    The list is a client's: the child parses it, not we.  Raises OSError.
+    """
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
-        process.close_all_but([write_end])
-        process.in_child(lambda: _child(wanted, uid, left, write_end), lambda _: None)
+        process.close_all_but([write_end, job])
+        process.in_child(lambda: _child(job, wanted, uid, left, write_end), lambda _: None)
     os.close(write_end)
     try:
         with os.fdopen(read_end, "rb") as file:
-            return tuple(_read_entry(file.read, path) for path in wanted)
+            found = tuple(_entries(file.read))
     finally:
-        process.wait_for(pid)
-
-
-def _read_entry(read: Callable[[int], bytes], path: str) -> Collected:
-    head = read(_ENTRY.size)
-    if len(head) != _ENTRY.size:
+        status = process.wait_for(pid)
+    if status != 0:
         raise OSError(0, "the collector died")
-    error, size = _ENTRY.unpack(head)
-    data = read(size)
-    if len(data) != size:
-        raise OSError(0, "the collector died")
-    return Collected(path, data, _ERRORS[error] or None)
+    return found
 
 
-def _child(wanted: list[str], uid: int, left: int, out: int) -> None:
+def _entries(read: Callable[[int], bytes]) -> Iterator[Collected]:
+    while head := read(_ENTRY.size):
+        if len(head) != _ENTRY.size:
+            raise OSError(0, "the collector died")
+        length, error, size = _ENTRY.unpack(head)
+        path, data = read(length), read(size)
+        if len(path) != length or len(data) != size:
+            raise OSError(0, "the collector died")
+        yield Collected(path.decode(), data, _ERRORS[error] or None)
+
+
+def _child(job: int, wanted: wire.Range, uid: int, left: int, out: int) -> None:
     os.setgroups([])
     capabilities.drop_bounding()
     os.setresgid(uid, uid, uid)
@@ -64,10 +71,12 @@ def _child(wanted: list[str], uid: int, left: int, out: int) -> None:
     syscalls.capset(0)
     box = os.open(mounts.BOX, os.O_DIRECTORY | os.O_RDONLY | os.O_CLOEXEC)
     with os.fdopen(out, "wb") as file:
-        for path in wanted:
+        for path in json.loads(wire.read_range(job, wanted)):
             error, data = read_file(box, path, left)
             left -= len(data)
-            file.write(_ENTRY.pack(_ERRORS.index(error), len(data)))
+            name = path.encode()
+            file.write(_ENTRY.pack(len(name), _ERRORS.index(error), len(data)))
+            file.write(name)
             file.write(data)
 
 

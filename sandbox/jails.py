@@ -7,6 +7,7 @@ looked at again when the group empties, and at the latest after a moment.
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import select
@@ -30,7 +31,9 @@ QUARANTINE_AFTER_NS = 10_000 * _MS
 
 def log(event: str, **fields: object) -> None:
     """One line of JSON on stderr."""
-    line = json.dumps({"event": event, "process": "warden", **fields}) + "\n"
+    moment = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    head = {"time": moment, "level": "info", "event": event, "process": "warden"}
+    line = json.dumps({**head, **fields}) + "\n"
     try:
         os.write(2, line.encode())
     except OSError:
@@ -140,12 +143,15 @@ class Jails:
         self._made += 1
         name = f"jail-{self._made}"
         group: Group | None = None
+        events: int | None = None
         try:
             group = self._layout.make_jail(self._base, name)
             self._layout.limit_jail(group, wanted.memory_bytes, wanted.pids)
             events = self._layout.events(group)
             pid, pidfd, control = self._fork_jailer(uid, group)
         except OSError:
+            if events is not None:
+                os.close(events)
             self._undo(name, uid, group)
             raise
         jail = Jail(name, wanted, owner, uid, group, events, pid, pidfd)
@@ -174,6 +180,7 @@ class Jails:
             return pid, os.pidfd_open(pid), ours
         except OSError:
             # Descriptors have run out.  It has only begun, so this wait is short.
+            ours.close()
             os.kill(pid, signal.SIGKILL)
             process.wait_for(pid)
             raise

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from gaoler.sandbox import collect, init, process, task, wire
+from gaoler.sandbox import collect, init, process, task
 from gaoler.sandbox.cgroup import Group, Layout, Usage
 from gaoler.sandbox.job import Collected, Limits, Stats, TaskResult
 from gaoler.sandbox.order import Broken, Order
@@ -352,8 +352,7 @@ class Run:
     def _collect(self, left: int) -> tuple[Collected, ...]:
         if not self.order.collect.length:
             return ()
-        wanted = json.loads(wire.read_range(self.job, self.order.collect))
-        return collect.collect(wanted, self.uid, left)
+        return collect.collect(self.job, self.order.collect, self.uid, left)
 
     def _stats(self, usage: Usage) -> Stats:
         user, system = self.cpu_before_exec

@@ -29,6 +29,7 @@ been torn down, or, if the worker's connection has ended too, that the warden ha
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import gc
 import json
@@ -347,7 +348,7 @@ def enter_own_namespaces(spec: WardenSpec) -> None:
     """Leave the host's mounts, names, shared memory and network behind."""
     syscalls.unshare(namespaces.WARDEN)
     socket.sethostname(namespaces.HOSTNAME)
-    os.umask(0)
+    os.umask(0o022)
     mounts.build_template(spec.root_dir, spec.readonly_paths)
     os.umask(0o077)
 
@@ -363,6 +364,7 @@ def main() -> int:
         spec = WardenSpec.load(file.read())
     process.close_all_but([lifeline, ready])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.register(signal.SIGUSR1)  # a process in trouble can be asked
     process.raise_descriptor_limit()
     syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)

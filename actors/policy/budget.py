@@ -1,4 +1,4 @@
-"""How long a request may run: contract.md section 3, as pure functions.
+"""How long a request may run: docs/api.md, as pure functions.
 
 The server, the client library and the planner call the same function, so that all of them
 reach the same number.  Nothing here has defaults: they are written once, in

@@ -1,4 +1,4 @@
-"""How much memory a request reserves: contract.md section 4, as a pure function.
+"""How much memory a request reserves: docs/api.md, as a pure function.
 
 The sum is what the queue sets aside and what the request's cgroup is limited to.  So each
 part is taken at its full size: what a task may fill, it will, and one request's greed must

@@ -1,4 +1,4 @@
-"""Who gets slots and memory, and when: contract.md section 4, without a clock or a thread.
+"""Who gets slots and memory, and when: docs/api.md, without a clock or a thread.
 
 `SlotPolicy` hands out slots and memory together or not at all.  Every method takes the time
 and returns what was decided (`Grant`, `Refuse`), never more than the caller has to say on.

@@ -1,4 +1,4 @@
-"""The budget formula of contract.md section 3."""
+"""The budget formula of docs/api.md."""
 
 from __future__ import annotations
 

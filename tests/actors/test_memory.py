@@ -1,4 +1,4 @@
-"""The memory that a request reserves: contract.md section 4."""
+"""The memory that a request reserves: docs/api.md."""
 
 from __future__ import annotations
 

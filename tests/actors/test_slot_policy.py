@@ -1,4 +1,4 @@
-"""The rules of the queue, one sentence each; contract.md section 4."""
+"""The rules of the queue, one sentence each; docs/api.md."""
 
 from __future__ import annotations
 

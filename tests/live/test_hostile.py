@@ -25,7 +25,7 @@ def test_each_hostile_program_ends_in_time_and_leaves_nothing(
     start_service: Callable[..., LiveService],
 ) -> None:
     service = start_service()
-    before = _things_of(service)
+    before = _things_of_idle(service)
     for hostile in HOSTILE:
         result = service.execute(hostile.task).body["results"][0]
         assert result["outcome"] in hostile.outcomes, (hostile.name, result)
@@ -41,8 +41,7 @@ def test_two_hundred_requests_with_hostile_ones_and_clients_that_hang_up(
     print(f"seed {SEED}")
     chance = random.Random(SEED)
     service = start_service(QUEUE_ALLOWANCE_INTERACTIVE_MS="60000")
-    service.execute({"cmd": "/bin/true"})
-    before = _things_of(service)
+    before = _things_of_idle(service)
     plans = [(number, chance.randrange(1 << 30)) for number in range(REQUESTS)]
     with ThreadPoolExecutor(CLIENTS) as pool:
         wrong = [each for each in pool.map(lambda plan: _one(service, *plan), plans) if each]
@@ -89,6 +88,14 @@ def _hang_up(service: LiveService, salt: int) -> None:
     except (TimeoutError, socket.timeout):  # noqa: UP041 - the moment to leave has come
         pass
     link.close()
+
+
+def _things_of_idle(service: LiveService) -> dict[str, Any]:
+    """As `_things_of`, once everything that is made on first use is there and all is quiet."""
+    service.execute({"cmd": "/bin/true"})
+    eventually(service.is_idle, "every slot is free")
+    eventually(lambda: not jails_on_host(service.instance), "every jail is gone")
+    return _things_of(service)
 
 
 def _things_of(service: LiveService) -> dict[str, Any]:

@@ -141,7 +141,6 @@ def test_killing_gaoler_serve_itself_leaves_nothing(
 def test_a_jail_whose_warden_was_killed_is_swept_by_the_next_one(
     start_service: Start, pool: ThreadPoolExecutor
 ) -> None:
-    """The jailers are stopped first, so that they cannot end by themselves."""
     service = start_service()
     future = _send(pool, service)
     parts = service.pids()

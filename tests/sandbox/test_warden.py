@@ -198,7 +198,7 @@ def test_cancel_ends_a_program_and_everything_it_started(warden: LiveWarden) -> 
 
 
 def test_when_no_uid_is_free_the_request_fails_and_the_next_one_runs(start_warden: Start) -> None:
-    warden = start_warden(uid_range=(250_000, 250_000))
+    warden = start_warden(uid_range=(900_000, 900_000))
     running = warden.submit(job(task("/bin/sleep", "60")))
     eventually(lambda: jails_on_host(warden.instance), "the first jail is there")
     failed = warden.submit(job(task("/bin/true"))).wait().failure
