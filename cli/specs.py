@@ -84,4 +84,5 @@ def make_client(settings: Settings, instance: str) -> SandboxClient:
         longest_frame=settings.request_output_limit_bytes + _job_bytes(settings) + MIB,
         pids_overhead=OVERHEAD_PIDS,
         ttl_slack_ms=settings.runner_ttl_slack_ms,
+        quarantine_max=settings.max_concurrency + 1,
     )

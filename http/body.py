@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from gaoler.http.errors import ClientGone, Problem
 
+_T = TypeVar("_T")
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
 # After an answer that came before the body's end, what the client is still sending is taken
@@ -156,3 +157,17 @@ async def read_body(intake: Intake, share: Share, limit_bytes: int, timeout_ms: 
 
 def _too_large(limit_bytes: int) -> Problem:
     return Problem("body_too_large", f"the body is larger than {limit_bytes} bytes")
+
+
+# A body below this is checked faster than a thread could be told to.
+LARGE_BODY_BYTES = 64 << 10
+
+
+async def off_the_loop(body_bytes: int, work: Callable[[], _T]) -> _T:
+    """What `work` returns or raises; for a large body it runs in a thread.
+
+    Checking one of 30 MiB takes seconds, in which health must still be answered.
+    """
+    if body_bytes < LARGE_BODY_BYTES:
+        return work()
+    return await asyncio.to_thread(work)

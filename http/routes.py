@@ -15,10 +15,16 @@ from falcon.asgi import Request, Response
 from gaoler.actors.messages import Refusal
 from gaoler.config.settings import Settings
 from gaoler.http import errors
-from gaoler.http.admit import FileStore, NoFiles, admit
+from gaoler.http.admit import Admitted, FileStore, NoFiles, admit
 from gaoler.http.answers import execute_answer
 from gaoler.http.auth import Keys
-from gaoler.http.body import AdmittedBytes, Share, check_headers, read_body
+from gaoler.http.body import (
+    AdmittedBytes,
+    Share,
+    check_headers,
+    off_the_loop,
+    read_body,
+)
 from gaoler.http.bridge import Actors, Bridge, ask
 from gaoler.http.context import Context, context_of
 from gaoler.http.decode import decode
@@ -81,8 +87,8 @@ class Execute:
         self._spend_arrival(context.key_id)
         check_headers(request.headers_lower, self._settings.execute_body_limit_bytes)
         with self._admitted_bytes.share() as share:
-            given = await self._read(context, share)
-            await self._run(context, given, response)
+            given, admitted = await self._read(context, share)
+            await self._run(context, given, admitted, response)
 
     def _spend_arrival(self, key_id: str) -> None:
         retry_after_s = self._services.spend_arrival(key_id)
@@ -90,16 +96,21 @@ class Execute:
             detail = "this key has sent too many requests"
             raise Problem("rate_limited", detail, retry_after_s=retry_after_s)
 
-    async def _read(self, context: Context, share: Share) -> ExecuteGiven:
+    async def _read(self, context: Context, share: Share) -> tuple[ExecuteGiven, Admitted]:
         settings = self._settings
         limit_bytes = settings.execute_body_limit_bytes
         timeout_ms = settings.request_body_timeout_ms
         body = await read_body(context.intake, share, limit_bytes, timeout_ms)
-        return read_execute(decode(body), self._bounds)
+        return await off_the_loop(len(body), lambda: self._check(body, context))
 
-    async def _run(self, context: Context, given: ExecuteGiven, response: Response) -> None:
+    def _check(self, body: bytes | bytearray, context: Context) -> tuple[ExecuteGiven, Admitted]:
+        given = read_execute(decode(body), self._bounds)
         files = self._services.files
-        admitted = admit(given, context.request_id, context.key_id, self._settings, files)
+        return given, admit(given, context.request_id, context.key_id, self._settings, files)
+
+    async def _run(
+        self, context: Context, given: ExecuteGiven, admitted: Admitted, response: Response
+    ) -> None:
         reply = await self._bridge.run(admitted, context.intake)
         if isinstance(reply, Refusal):
             raise problem_of(reply)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gaoler.http import content, paths
-from gaoler.http.errors import invalid, over_limit
+from gaoler.http.errors import Problem, invalid, over_limit
 from gaoler.http.paths import quoted
 
 # Linux takes no argument or variable (with its name and "=") longer than this:
@@ -30,6 +30,13 @@ _UTF8_BYTES = 4  # the most that one character takes
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Filled = Annotated[str, Meta(min_length=1)]
+
+
+# What nobody needs more of; without a bound, checking alone would take seconds.
+MOST_ARGUMENTS = 10_000
+MOST_VARIABLES = 1_000
+MOST_COLLECTED = 1_000
+MOST_UNKNOWN_FIELDS = 100
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -181,7 +188,6 @@ def read_execute(value: object, bounds: Bounds) -> ExecuteGiven:
     """
     body = _convert(value, _Body, "")
     assert isinstance(value, dict)  # else _convert had refused it
-    known = {field.encode_name for field in msgspec.structs.fields(_Body)}
     _check_purpose(body)
     return ExecuteGiven(
         steps=_read_steps(body.steps, bounds),
@@ -194,8 +200,16 @@ def read_execute(value: object, bounds: Bounds) -> ExecuteGiven:
         purpose=body.purpose,
         stop_on_failure=body.stop_on_failure,
         wait=body.wait,
-        ignored_fields=tuple(name for name in value if name not in known),
+        ignored_fields=_unknown_fields(value),
     )
+
+
+def _unknown_fields(value: dict[str, Any]) -> tuple[str, ...]:
+    known = {field.encode_name for field in msgspec.structs.fields(_Body)}
+    unknown = tuple(name for name in value if name not in known)
+    if len(unknown) > MOST_UNKNOWN_FIELDS:
+        raise Problem("invalid_request", f"more than {MOST_UNKNOWN_FIELDS} unknown fields")
+    return unknown
 
 
 def _check_purpose(body: _Body) -> None:
@@ -252,8 +266,14 @@ def _read_tasks(values: list[Any], where: str, bounds: Bounds) -> tuple[TaskGive
 
 def _read_task(value: object, where: str, bounds: Bounds) -> TaskGiven:
     body = _convert(value, _TaskBody, where)
-    if len(body.files) > bounds.files:
-        raise over_limit(f"{where}.files", f"more than {bounds.files} files")
+    for name, given, most in (
+        ("files", body.files, bounds.files),
+        ("args", body.args, MOST_ARGUMENTS),
+        ("env", body.env, MOST_VARIABLES),
+        ("collect", body.collect, MOST_COLLECTED),
+    ):
+        if len(given) > most:
+            raise over_limit(f"{where}.{name}", f"more than {most} entries")
     _check_strings([body.cmd], lambda _: f"{where}.cmd")
     _check_strings(body.args, lambda index: f"{where}.args[{index}]")
     return TaskGiven(

@@ -130,6 +130,7 @@ class Layout(ABC):
 
     name: str
     swap_is_limited: bool
+    sockets_are_limited: bool = True
 
     @abstractmethod
     def open_base(self, instance: str) -> Group:

@@ -20,6 +20,8 @@ from gaoler.sandbox.job import Limits
 
 CONTROLLERS = ("memory", "pids", "cpu")
 _LARGEST_CHARGE = 256 << 10
+# What the buffers of a task's TCP and UDP sockets may hold, beside its memory.
+SOCKET_BYTES = 16 << 20
 
 
 class HybridLayout(Layout):
@@ -31,6 +33,9 @@ class HybridLayout(Layout):
         self._mounts = mounts  # "v2" and each of CONTROLLERS to its mount point
         self.swap_is_limited = os.path.exists(
             os.path.join(mounts["memory"], "memory.memsw.limit_in_bytes")
+        )
+        self.sockets_are_limited = os.path.exists(
+            os.path.join(mounts["memory"], "memory.kmem.tcp.limit_in_bytes")
         )
 
     def open_base(self, instance: str) -> Group:
@@ -50,6 +55,9 @@ class HybridLayout(Layout):
 
     def limit_task(self, group: Group, limits: Limits, cpus: float) -> None:
         self._limit_memory(group, limits.memory_bytes)
+        if self.sockets_are_limited:
+            # Counted apart, and only once there is a limit.
+            group.write("memory", "memory.kmem.tcp.limit_in_bytes", SOCKET_BYTES)
         group.write("pids", "pids.max", limits.pids)
         if cpus:
             group.write("cpu", "cpu.cfs_period_us", PERIOD_US)

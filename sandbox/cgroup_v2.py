@@ -1,13 +1,21 @@
 """Control groups v2 alone, as on every current distribution.
 
-The jails live under the service's own group, which systemd or a container runtime has
-delegated to it; where that group holds processes of somebody else (a login shell that
-started the service, say), under the root of the tree instead, for a group with processes
-in it may not hand controllers down.
+A group that hands controllers down may not hold processes, the root of the tree excepted.
+So the instance's group is made in one of three homes:
+
+    <own>/gaoler-…    the service's own group, which systemd delegated to it: `gaoler serve`
+                      and the warden move into the leaf <own>/gaoler-service first
+    <root>/gaoler-…   where the own group has processes of somebody else, such as the login
+                      shell that started the service
+    <root>/gaoler-…   in a container, whose root of the tree is a group like any other of
+                      the host's: all of the container's processes move into the leaf there
+
+A warden that is started again finds itself in that leaf and has the same home as before.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 
@@ -16,6 +24,7 @@ from gaoler.sandbox.cgroup import PERIOD_US, Group, Layout, OomWatch, Usage, cou
 from gaoler.sandbox.job import Limits
 
 CONTROLLERS = ("cpu", "memory", "pids")
+_LEAF = "gaoler-service"
 
 
 class UnifiedLayout(Layout):
@@ -80,41 +89,63 @@ class UnifiedLayout(Layout):
         )
 
     def watch_oom(self, group: Group) -> OomWatch:
-        return OomWatch(group.open("v2", "memory.events", os.O_RDONLY), select.POLLPRI)
+        # The kernel itself kills the whole task (memory.oom.group), so nothing has to be
+        # heard.  memory.events would also wake us each time that the limit is met and pages
+        # are found, a hundred times a second for a task that reads large files.
+        return OomWatch(os.eventfd(0, os.EFD_CLOEXEC), select.POLLIN)
 
 
-def missing_controllers(mount: str) -> list[str]:
-    """Those of CONTROLLERS that our own group cannot have."""
-    with open(os.path.join(mount, "cgroup.controllers"), encoding="ascii") as file:
+def missing_controllers(folder: str) -> list[str]:
+    """Those of CONTROLLERS that a group cannot have, nor what is below it."""
+    with open(os.path.join(folder, "cgroup.controllers"), encoding="ascii") as file:
         offered = file.read().split()
     return [name for name in CONTROLLERS if name not in offered]
 
 
 def find_home(mount: str) -> str:
-    """The folder for the instance's group: our own if it is ours alone, else the root."""
-    with open("/proc/self/cgroup", encoding="ascii") as file:
-        own = next(line for line in file if line.startswith("0::")).strip()[3:]
-    home = os.path.join(mount, own.lstrip("/")).rstrip("/")
-    if home != mount and _make_room(home):
-        return home
-    _hand_down(mount)
-    return mount
+    """The folder for the instance's group, its controllers handed down.  Raises OSError."""
+    home = _choose_home(mount, _own_group())
+    if not _may_hold_processes(home):
+        _make_room(home)
+    process.write_file(os.path.join(home, "cgroup.subtree_control"), _enable(CONTROLLERS))
+    return home
 
 
-def _make_room(home: str) -> bool:
-    """Move ourselves into a leaf and hand the controllers down; False where others live here."""
-    leaf = os.path.join(home, "gaoler-service")
+def _choose_home(mount: str, own: str) -> str:
+    """Which of the three it is, for a process in the group `own`.  Changes nothing."""
+    folder = os.path.join(mount, own.lstrip("/")).rstrip("/")
+    if os.path.basename(folder) == _LEAF:
+        return os.path.dirname(folder)
     try:
+        delegated = all(map(_is_ours, _processes(folder))) and not missing_controllers(folder)
+    except FileNotFoundError:  # out of sight, as in a container with the host's namespace
+        delegated = False
+    return folder if delegated else mount
+
+
+def _own_group() -> str:
+    """The path of this process's group from the root that it sees."""
+    with open("/proc/self/cgroup", encoding="ascii") as file:
+        return next(line for line in file if line.startswith("0::")).rstrip("\n")[3:]
+
+
+def _may_hold_processes(folder: str) -> bool:
+    """True for the root of the host's tree, the one group that has no type."""
+    return not os.path.exists(os.path.join(folder, "cgroup.type"))
+
+
+def _make_room(home: str) -> None:
+    """Move every process of a group into the leaf below it."""
+    leaf = os.path.join(home, _LEAF)
+    while pids := _processes(home):
+        if 0 in pids:
+            raise OSError(errno.EBUSY, "has processes of another PID namespace", home)
         os.makedirs(leaf, exist_ok=True)
-        for pid in _processes(home):
-            if not _is_ours(pid):
-                return False
-        for pid in _processes(home):
-            process.write_file(os.path.join(leaf, "cgroup.procs"), str(pid))
-        _hand_down(home)
-    except OSError:
-        return False
-    return True
+        for pid in pids:
+            try:
+                process.write_file(os.path.join(leaf, "cgroup.procs"), str(pid))
+            except ProcessLookupError:
+                continue  # it has ended meanwhile
 
 
 def _processes(folder: str) -> list[int]:
@@ -125,10 +156,6 @@ def _processes(folder: str) -> list[int]:
 def _is_ours(pid: int) -> bool:
     """True for this process and its parent, which is `gaoler serve` and started nothing else."""
     return pid in (os.getpid(), os.getppid())
-
-
-def _hand_down(folder: str) -> None:
-    process.write_file(os.path.join(folder, "cgroup.subtree_control"), _enable(CONTROLLERS))
 
 
 def _enable(controllers: tuple[str, ...]) -> str:

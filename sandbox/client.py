@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import select
 import selectors
 import socket
 import threading
@@ -72,6 +71,7 @@ class SandboxClient:
     longest_frame: int
     pids_overhead: int
     ttl_slack_ms: int
+    quarantine_max: int  # with so many sandboxes that will not end, none is started any more
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -100,7 +100,11 @@ class SandboxClient:
         self._thread.join()
 
     def ready(self) -> str | None:
-        return None if self._warden is not None else "the warden does not answer"
+        if self._warden is None:
+            return "the warden does not answer"
+        if len(self._quarantined) >= self.quarantine_max:
+            return f"{len(self._quarantined)} sandboxes cannot be ended; is the kernel well?"
+        return None
 
     def ping(self, reply: Pong) -> bool:
         """Ask the warden for its counts; False where none is there, no reply where it hangs."""
@@ -283,8 +287,7 @@ class SandboxClient:
 
     def _hear_pending_quarantine(self) -> None:
         """The warden says "quarantined" before it closes the socket: read it first."""
-        if self._warden is not None and select.select([self._warden], [], [], 0)[0]:
-            self._hear_warden()
+        self._hear_warden()
 
     # --- the warden's own words ---
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from gaoler.sandbox import cgroup_v1, cgroup_v2
 from gaoler.sandbox.cgroup import Layout
 
@@ -14,7 +16,10 @@ def find_layout() -> Layout:
     """The host's layout, with controllers handed down where it is v2.  Raises Unsupported."""
     found = look()
     if isinstance(found, cgroup_v2.UnifiedLayout):
-        found.settle()
+        try:
+            found.settle()
+        except OSError as error:
+            raise Unsupported(f"cgroup v2 controllers cannot be handed down: {error}") from error
     return found
 
 
@@ -31,6 +36,8 @@ def look() -> Layout:
         missing = cgroup_v2.missing_controllers(tree)
         if missing:
             raise Unsupported(f"cgroup v2 controllers not available: {', '.join(missing)}")
+        if not os.access(tree, os.W_OK):
+            raise Unsupported(f"{tree} is mounted read-only")
         return cgroup_v2.UnifiedLayout(tree)
     missing = [name for name in cgroup_v1.CONTROLLERS if name not in v1]
     if missing:

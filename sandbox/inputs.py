@@ -32,12 +32,26 @@ def write_all(job: int, files: list[list[Any]]) -> None:
     if not files:
         return
     base = wire.file_base(job)
-    box = os.open(mounts.BOX, os.O_DIRECTORY | os.O_RDONLY | os.O_CLOEXEC)
+    box = open_box()
     try:
         for path, mode, offset, length in files:
             write(box, path, mode, job, base + offset, length)
     finally:
         os.close(box)
+
+
+def open_box() -> int:
+    """The workspace as a descriptor, for its owner.  Raises InputRefused.
+
+    It belongs to the task's user, so an earlier task may have closed it to itself.
+    """
+    try:
+        mode = stat.S_IMODE(os.stat(mounts.BOX).st_mode)
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            os.chmod(mounts.BOX, mode | stat.S_IRWXU)
+        return os.open(mounts.BOX, os.O_DIRECTORY | os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:  # a sibling that goes on closing it
+        raise InputRefused("bad_path") from error
 
 
 def write(box: int, path: str, mode: int, source: int, offset: int, length: int) -> None:
@@ -111,7 +125,7 @@ def enter_folder(path: str) -> None:
     """Make the workspace folder the current one.  Raises InputRefused."""
     if paths.fault(path) is not None:
         raise InputRefused("bad_path")
-    box = os.open(mounts.BOX, os.O_DIRECTORY | os.O_RDONLY | os.O_CLOEXEC)
+    box = open_box()
     try:
         folder = paths.open_beneath(box, paths.normalise(path), os.O_DIRECTORY | os.O_RDONLY)
         try:

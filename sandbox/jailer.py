@@ -70,7 +70,7 @@ class Jailer:
         self.made = 0
         self.exec_ns = 0
         self.output_left = 0
-        self.something_ran = False
+        self.let_go = 0  # tasks whose program may have begun
 
     # --- before the job ---
 
@@ -84,7 +84,13 @@ class Jailer:
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.join_new_session_keyring()
         stages.enter("enter root")
-        mounts.enter_root(self.spec.root_dir, self.uid, _BOX_BEFORE_JOB, self.spec.workspace_inodes)
+        mounts.enter_root(
+            self.spec.root_dir,
+            self.prepared.toolchain,
+            self.uid,
+            _BOX_BEFORE_JOB,
+            self.spec.workspace_inodes,
+        )
         os.umask(0)
         stages.enter("fork supervisor")
         self.spares.append(self._fork_supervisor())
@@ -134,7 +140,7 @@ class Jailer:
             self._say_failed(f"jailer: {error}", process.errno_of(error))
 
     def _say_failed(self, stage: str, errno: int) -> None:
-        code = "internal_error" if self.something_ran else "sandbox_setup_failed"
+        code = "internal_error" if self.let_go else "sandbox_setup_failed"
         failed = {"code": code, "stage": stage, "errno": errno}
         self.request.sendall(wire.json_frame(wire.FAILED, failed))
 
@@ -258,6 +264,7 @@ class Jailer:
             stdout_piped="stdout" in ends,
         )
         self.exec_ns = self.exec_ns or time.monotonic_ns()
+        self.let_go += 1
         descriptors = [self.job] + [ends[name] for name in ("stdin", "stdout") if name in ends]
         try:
             socket.send_fds(watched.sock, [order.dump()], descriptors)
@@ -310,13 +317,13 @@ class Jailer:
         """A supervisor's result once it is whole.  Raises RequestBroken where none will come."""
         data = watched.sock.recv(1 << 20)
         if not data:
-            self.something_ran = True  # for all we know
             raise RequestBroken("a supervisor died")
         for kind, payload in watched.decoder.feed(data):
             if kind == wire.TASK_DONE:
                 return wire.unpack_result(payload)[2]
             failed = wire.read_json(payload)
-            self.something_ran = self.something_ran or failed["started"]
+            if not failed["started"]:
+                self.let_go -= 1
             raise RequestBroken(failed["stage"], failed["errno"])
         return None
 
@@ -330,8 +337,6 @@ class Jailer:
 
     def _send(self, step: int, index: int, result: TaskResult | None) -> None:
         assert result is not None
-        if result.outcome != "not_started":
-            self.something_ran = True
         self.output_left -= len(result.stdout) + len(result.stderr)
         self.output_left -= sum(len(file.data) for file in result.files)
         payload = wire.pack_result(step, index, result)

@@ -107,6 +107,11 @@ class Jails:
     def __len__(self) -> int:
         return len(self._jails)
 
+    @property
+    def all_quarantined(self) -> bool:
+        """True where no jail is left that can be waited for."""
+        return all(jail.quarantined for jail in self._jails.values())
+
     def counts(self) -> dict[str, int]:
         quarantined = sum(1 for jail in self._jails.values() if jail.quarantined)
         return {"jails": len(self), "uids_free": self._uids.free, "quarantined": quarantined}

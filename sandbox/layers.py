@@ -7,20 +7,33 @@ Kernel features are tried, in a child that is thrown away, not guessed from a ve
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+import select
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gaoler.sandbox import hierarchy, landlock, namespaces, paths, process, seccomp, syscalls
+from gaoler.sandbox import (
+    hierarchy,
+    landlock,
+    mounts,
+    namespaces,
+    paths,
+    process,
+    seccomp,
+    syscalls,
+)
 
 ACTIVE = "active"
 DEGRADED = "degraded"
 MISSING = "missing"
 
-DEGRADABLE = frozenset({"oom protection", "swap limit", "landlock scopes"})
+DEGRADABLE = frozenset({"oom protection", "swap limit", "socket memory", "landlock scopes"})
 
 _LEAST_KERNEL = (6, 1)
+_LIMIT_S = 10.0  # of each attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +57,7 @@ def survey() -> list[Layer]:
         *_control_groups(),
         *(_namespace(name, flag) for name, flag in _NAMESPACES.items()),
         _tried("mounts", _try_mounts, "a kernel with mount_setattr (5.12) and CAP_SYS_ADMIN"),
+        _tried("overlay file system", _try_overlay, "modprobe overlay"),
         _tried("path resolution", _try_openat2, "a kernel with openat2 (5.6)"),
         *_landlock(),
         _seccomp(),
@@ -90,11 +104,25 @@ def _control_groups() -> list[Layer]:
     except hierarchy.Unsupported as error:
         repair = "boot with systemd.unified_cgroup_hierarchy=1"
         return [Layer("control groups", MISSING, str(error), repair)]
-    layers = [Layer(f"control groups ({layout.name})", ACTIVE)]
-    if layout.swap_is_limited:
-        return [*layers, Layer("swap limit", ACTIVE)]
-    why = "the kernel does not account swap, a task may use it beyond its memory"
-    return [*layers, Layer("swap limit", DEGRADED, why, "swapoff -a, or boot with swapaccount=1")]
+    return [
+        Layer(f"control groups ({layout.name})", ACTIVE),
+        _limited(
+            "swap limit",
+            layout.swap_is_limited,
+            "the kernel does not account swap, a task may use it beyond its memory",
+            "swapoff -a, or boot with swapaccount=1",
+        ),
+        _limited(
+            "socket memory",
+            layout.sockets_are_limited,
+            "this v1 kernel does not count socket buffers: many sockets can fill the host's share",
+            "boot with systemd.unified_cgroup_hierarchy=1",
+        ),
+    ]
+
+
+def _limited(name: str, limited: bool, why: str, repair: str) -> Layer:
+    return Layer(name, ACTIVE) if limited else Layer(name, DEGRADED, why, repair)
 
 
 def _namespace(name: str, flag: int) -> Layer:
@@ -120,8 +148,8 @@ def _seccomp() -> Layer:
     if not syscalls.seccomp_action_available(seccomp.KILL_PROCESS):
         repair = "a kernel built with CONFIG_SECCOMP_FILTER"
         return Layer("seccomp", MISSING, "no filters that kill a process", repair)
-    seccomp.compile_all()
-    return Layer("seccomp", ACTIVE)
+    repair = "see what the kernel log says; a kernel that hangs here has to be started again"
+    return _tried("seccomp", _try_seccomp, repair)
 
 
 def _oom_protection() -> Layer:
@@ -140,20 +168,39 @@ def _tried(name: str, attempt: Callable[[], object], repair: str) -> Layer:
 
 
 def _succeeds_in_child(attempt: Callable[[], object]) -> int:
-    """0, or the errno that the attempt ended with, in a child of its own."""
+    """0, or the errno that the attempt ended with, in a child of its own.
+
+    ETIMEDOUT where it does not end: kernels have been seen to hang in a call for good.
+    """
     pid = os.fork()
     if pid == 0:
         number = process.BROKEN
         try:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            _hold_nothing()
             attempt()
             number = 0
         except OSError as error:
             number = error.errno or process.BROKEN
         finally:
             os._exit(number)
+    pidfd = os.pidfd_open(pid)
+    try:
+        if not select.select([pidfd], [], [], _LIMIT_S)[0]:
+            os.kill(pid, signal.SIGKILL)  # it may not even die of this
+            return errno.ETIMEDOUT
+    finally:
+        os.close(pidfd)
     status = process.wait_for(pid)
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else process.BROKEN
+
+
+def _hold_nothing() -> None:
+    """Close all that our parent has open: a child that hangs must not keep a pipe of it."""
+    null = os.open("/dev/null", os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    process.close_all_but(())
 
 
 def _try_user_namespace() -> None:
@@ -166,8 +213,7 @@ def _try_user_namespace() -> None:
 
 
 def _try_mounts() -> None:
-    syscalls.unshare(syscalls.CLONE_NEWNS)
-    syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    _own_mounts()
     tree = syscalls.open_tree("/usr", syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
     flags = syscalls.AT_EMPTY_PATH | syscalls.AT_RECURSIVE
     syscalls.mount_setattr(tree, "", flags, syscalls.MOUNT_ATTR_RDONLY)
@@ -176,6 +222,28 @@ def _try_mounts() -> None:
     os.close(os.open("/mnt/null", os.O_RDWR))
 
 
+def _try_overlay() -> None:
+    _own_mounts()
+    syscalls.mount("gaoler-try", "/mnt", "tmpfs", 0, "size=4k")
+    os.mkdir("/mnt/empty")
+    os.mkdir("/mnt/usr")
+    mounts.mount_overlay("/usr", "/mnt/empty", "/mnt/usr")
+
+
+def _try_seccomp() -> None:
+    programs = seccomp.compile_all()
+    syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+    syscalls.seccomp_load(programs.parked)
+    for program in programs.final["native_v1"]:
+        syscalls.seccomp_load(program)
+
+
+def _own_mounts() -> None:
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+
+
 def _try_openat2() -> None:
     root = os.open("/", os.O_DIRECTORY | os.O_RDONLY)
-    os.close(paths.open_beneath(root, "usr", os.O_DIRECTORY | os.O_RDONLY))
+    # Not /usr, say: it may be a file system of its own, and no mount is crossed.
+    os.close(paths.open_beneath(root, ".", os.O_DIRECTORY | os.O_RDONLY))

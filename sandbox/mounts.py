@@ -1,9 +1,10 @@
 """The root that a task sees, and the mounts that are its own.
 
 The warden builds a template of the root once, in its own mount namespace: a small tmpfs
-with the host's toolchain folders bound read-only, a hand-made /etc and the harmless
-device nodes.  A jail's namespace is a copy of that one; the jailer mounts a fresh /box
-on it and pivots into it, and each task's init mounts its own /proc, /tmp and /dev/shm.
+with a hand-made /etc and the harmless device nodes.  A jail's namespace is a copy of that
+one; the jailer mounts the host's toolchain folders on it, read-only and each through an
+overlay of its own, and a fresh /box, and pivots into it; each task's init mounts its own
+/proc, /tmp and /dev/shm.
 
 The order matters where a comment says so.
 """
@@ -21,6 +22,7 @@ BOX = "/box"
 TMP = "/tmp"
 SHM = "/dev/shm"
 WRITABLE = (BOX, TMP, SHM)
+EMPTY = "/run"  # a folder of the template that stays empty
 
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9)}
 _DEVICE_LINKS = {
@@ -75,34 +77,60 @@ def build_template(root: str, readonly_paths: tuple[str, ...]) -> None:
     os.symlink("/run", os.path.join(root, "var/run"))
     os.symlink("/tmp", os.path.join(root, "var/tmp"))
     for path in readonly_paths:
-        _bind_readonly(root, path)
+        _make_place(root, path)
     _make_etc(os.path.join(root, "etc"))
     _make_devices(os.path.join(root, "dev"))
     # Read-only as a whole, and only now: everything above had to be written.
     _set_attributes(root, syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID)
 
 
-def _bind_readonly(root: str, path: str) -> None:
-    """Show a host folder at its own path.  A link, as /bin is today, is made again as one."""
+def _make_place(root: str, path: str) -> None:
+    """Where a host folder will be shown.  A link, as /bin is today, is made again as one."""
     target = root + path
     if os.path.islink(path):
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.symlink(os.readlink(path), target)
-        return
-    os.makedirs(target, exist_ok=True)
-    tree = syscalls.open_tree(path, syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE)
-    try:
-        # On the detached tree and recursively: a remount of the bind alone would leave
-        # what is mounted below it writable.
-        syscalls.mount_setattr(
-            tree,
-            "",
-            syscalls.AT_EMPTY_PATH | syscalls.AT_RECURSIVE,
-            syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV,
-        )
-        syscalls.move_mount(tree, target)
-    finally:
-        os.close(tree)
+    else:
+        os.makedirs(target, exist_ok=True)
+
+
+def toolchain(readonly_paths: tuple[str, ...]) -> tuple[str, ...]:
+    """The host folders to be shown, each file system of theirs by its own mount point.
+
+    An overlay shows one file system: what the host has mounted below is shown by another.
+    """
+    folders = [path for path in readonly_paths if not os.path.islink(path)]
+    with open("/proc/self/mountinfo", encoding="utf-8") as file:
+        points = [line.split()[4] for line in file]
+    below = [
+        point
+        for point in points
+        if any(point.startswith(folder + "/") for folder in folders) and _is_mounted(point)
+    ]
+    found = tuple(dict.fromkeys([*folders, *sorted(below)]))
+    for path in found:
+        if any(character in path for character in ":,\\"):
+            raise ValueError(f"a folder whose name an overlay cannot take: {path}")
+    return found
+
+
+def _is_mounted(point: str) -> bool:
+    """True for a folder that is a file system of its own as seen from here.
+
+    What was mounted later, above it, may hide a mount point that is still listed.
+    """
+    return os.path.isdir(point) and os.stat(point).st_dev != os.stat(os.path.dirname(point)).st_dev
+
+
+def mount_overlay(folder: str, empty: str, target: str) -> None:
+    """Show a host folder read-only, through inodes of this mount's own.
+
+    Through a plain bind every jail, and the host, would share the inodes: a task could
+    watch by inotify what others open, lock files against them, and flush the host's disk.
+    With one layer more, an empty one, the kernel lets an overlay do without an upper.
+    """
+    flags = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV
+    syscalls.mount("gaoler-tools", target, "overlay", flags, f"lowerdir={folder}:{empty}")
 
 
 def _make_etc(etc: str) -> None:
@@ -154,11 +182,13 @@ def _set_attributes(path: str, attributes: int) -> None:
     syscalls.mount_setattr(syscalls.AT_FDCWD, path, syscalls.AT_RECURSIVE, attributes)
 
 
-def enter_root(root: str, uid: int, box_bytes: int, inodes: int) -> None:
-    """Mount a fresh /box on the template and make it this namespace's root.
+def enter_root(root: str, folders: tuple[str, ...], uid: int, box_bytes: int, inodes: int) -> None:
+    """Mount the toolchain and a fresh /box on the template, and make it this namespace's root.
 
     The old root is detached, so no path leads to the host any more.
     """
+    for folder in folders:
+        mount_overlay(folder, root + EMPTY, root + folder)
     _mount_private(root + BOX, uid, box_bytes, inodes)
     os.chdir(root)
     syscalls.pivot_root(".", ".")

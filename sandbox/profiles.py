@@ -11,6 +11,8 @@ programs and forbids new processes, sockets and System V IPC.
 
 from __future__ import annotations
 
+import errno
+
 PROFILES = ("standard_v1", "native_v1")
 
 ALLOWED = """
@@ -95,16 +97,44 @@ NAMESPACE_FLAGS = (
 FILE_KIND_MASK = 0o170000
 MAKEABLE_KINDS = (0, 0o010000, 0o100000, 0o140000)  # unset, FIFO, regular, socket
 
-# ioctl: pushing input into a terminal, and the console's own.
-REFUSED_IOCTLS = (0x5412, 0x541C)
-
 # personality: the question, the default, and no address randomisation (debuggers).
 PERSONALITIES = (0xFFFFFFFF, 0x0, 0x0040000)
 
-# native_v1, on top: ends the process.  clone without CLONE_THREAD is one of them.
+# --- the final filter: loaded by the task's process last of all, just before exec ----------
+#
+# (system call, {argument: 32-bit value}, errno); 0 means success without effect.
+
+FINAL_REFUSED: tuple[tuple[str, dict[int, int], int], ...] = (
+    # A filter is memory of the host that no limit counts, and the kernel frees many at once
+    # so badly that it may never come back: no program gets to load one.
+    ("seccomp", {}, errno.EPERM),
+    ("prctl", {0: 22}, errno.EPERM),  # PR_SET_SECCOMP
+    ("setsockopt", {1: 1, 2: 26}, errno.EPERM),  # SOL_SOCKET: SO_ATTACH_FILTER
+    ("setsockopt", {1: 1, 2: 50}, errno.EPERM),  # SO_ATTACH_BPF
+    ("setsockopt", {1: 1, 2: 51}, errno.EPERM),  # SO_ATTACH_REUSEPORT_CBPF
+    ("setsockopt", {1: 1, 2: 52}, errno.EPERM),  # SO_ATTACH_REUSEPORT_EBPF
+    # Nor does a limit count record locks, and one process can have millions.  They are
+    # granted and not taken, which is right as long as one process uses a file, as SQLite's
+    # users do here; flock, one for each open file, is real.
+    ("fcntl", {1: 6}, 0),  # F_SETLK
+    ("fcntl", {1: 7}, 0),  # F_SETLKW
+    ("fcntl", {1: 37}, 0),  # F_OFD_SETLK
+    ("fcntl", {1: 38}, 0),  # F_OFD_SETLKW
+    ("fcntl", {1: 1024}, errno.EPERM),  # F_SETLEASE
+    ("fcntl", {1: 1026}, errno.EPERM),  # F_NOTIFY
+    ("ioctl", {1: 0x5412}, errno.EPERM),  # TIOCSTI: typing for somebody else
+    ("ioctl", {1: 0x541C}, errno.EPERM),  # TIOCLINUX
+    ("prctl", {0: 67}, errno.EPERM),  # PR_SET_MEMORY_MERGE: pages shared with others
+    # Protocols with a large surface and no use here.
+    ("socket", {2: 262}, errno.EPROTONOSUPPORT),  # MPTCP
+    ("socket", {2: 136}, errno.EPROTONOSUPPORT),  # UDPLITE
+)
+
+# --- native_v1, besides: these end the process ---------------------------------------------
+
 NATIVE_KILLED = """
     fork vfork socket socketpair accept accept4 bind connect listen
     shmget shmat shmctl semget semop semctl semtimedop msgget msgsnd msgrcv msgctl
     mq_open inotify_init inotify_init1 memfd_create
 """.split()
-CLONE_THREAD = 0x00010000
+CLONE_THREAD = 0x00010000  # clone without it makes a process: killed too

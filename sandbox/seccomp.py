@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import dataclass
 
 import pyseccomp  # type: ignore[import-untyped]
 
@@ -21,18 +22,23 @@ _ATTRIBUTE_BAD_ARCH = 2
 _ATTRIBUTE_OPTIMIZE = 8
 
 
-def compile_all() -> dict[str, tuple[bytes, ...]]:
-    """Profile name to the BPF programs that are loaded for it, in order.
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """BPF, compiled: `parked` is what every parked process has, `final` what is added to it
+    just before exec, for each profile and in this order."""
 
-    Those of `standard_v1` come first in each: every parked process already has them.
-    """
-    standard = (_export(_ioctl()), _export(_standard()))
-    return {"standard_v1": standard, "native_v1": (*standard, _export(_native()))}
+    parked: bytes
+    final: dict[str, tuple[bytes, ...]]
 
 
-def stacked(programs: dict[str, tuple[bytes, ...]], profile: str) -> tuple[bytes, ...]:
-    """What `profile` adds to the filters that a parked process already has."""
-    return programs[profile][len(programs["standard_v1"]) :]
+def compile_all() -> Programs:
+    """Every profile of `profiles.PROFILES`."""
+    # The last one forbids to load any more.
+    final = _export(_final())
+    return Programs(
+        parked=_export(_standard()),
+        final={"standard_v1": (final,), "native_v1": (_export(_native()), final)},
+    )
 
 
 def _filter(default: int) -> pyseccomp.SyscallFilter:
@@ -94,11 +100,11 @@ def _personality_rules(made: pyseccomp.SyscallFilter) -> None:
         made.add_rule(pyseccomp.ALLOW, "personality", _equals(0, value))
 
 
-def _ioctl() -> pyseccomp.SyscallFilter:
-    """A filter of its own, since a rule cannot say "every request but these"."""
+def _final() -> pyseccomp.SyscallFilter:
+    """Refusals by value: a filter of its own, as a rule cannot say "every value but these"."""
     made = _filter(pyseccomp.ALLOW)
-    for request in profiles.REFUSED_IOCTLS:
-        made.add_rule(pyseccomp.ERRNO(errno.EPERM), "ioctl", _equals(1, request))
+    for name, values, number in profiles.FINAL_REFUSED:
+        made.add_rule(pyseccomp.ERRNO(number), name, *(_equals(a, v) for a, v in values.items()))
     return made
 
 

@@ -52,7 +52,8 @@ class Prepared:
     """What the warden found out once, for every task."""
 
     landlock_abi: int
-    programs: dict[str, tuple[bytes, ...]]
+    programs: seccomp.Programs
+    toolchain: tuple[str, ...]  # host folders, see `mounts.toolchain`
     oom_protected: bool
 
 
@@ -103,7 +104,9 @@ def lock_down(
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
-    process.close_all_but([sock.fileno()])
+    # Made while nothing on the way to the folders can be closed to us.
+    ruleset = landlock.make_ruleset(prepared.landlock_abi, mounts.WRITABLE)
+    process.close_all_but([sock.fileno(), ruleset])
     if prepared.oom_protected:
         process.unprotect_from_oom()
     stages.enter("change credentials")
@@ -119,14 +122,11 @@ def lock_down(
     stages.enter("no new privileges")
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
     stages.enter("landlock")
-    ruleset = landlock.make_ruleset(prepared.landlock_abi, mounts.WRITABLE)
     syscalls.landlock_restrict_self(ruleset)
     os.close(ruleset)
-    os.chdir(mounts.BOX)
     os.umask(0o022)
     stages.enter("seccomp")
-    for program in prepared.programs["standard_v1"]:
-        syscalls.seccomp_load(program)
+    syscalls.seccomp_load(prepared.programs.parked)
 
 
 def _receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -166,7 +166,7 @@ def _go(
         rlimits.apply(Limits(*order["limits"]))
         process.reset_signals()
         stage = "profile"
-        for program in seccomp.stacked(prepared.programs, order["profile"]):
+        for program in prepared.programs.final[order["profile"]]:
             syscalls.seccomp_load(program)
     except inputs.InputRefused as refusal:
         speaker.say(refused=refusal.reason)

@@ -64,6 +64,8 @@ _LONGEST_ID = 200
 _MOST_DESCRIPTORS = 8
 # The worker's own slack, on top of RUNNER_TTL_SLACK_MS, before we step in.
 _HARD_SLACK_MS = 1000
+# How long a warden that is ending may keep its successor waiting.
+_PREDECESSOR_S = 25.0
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -109,14 +111,17 @@ class Warden:
         self.jails = Jails(spec, layout, self.base, prepared, self.loop)
         self.connections: set[Connection] = set()
         self.stopping = False
+        self.lifeline = -1
 
     def serve(self, listener: socket.socket, lifeline: int) -> None:
         """Run until the lifeline's other end closes or a stop is asked for."""
+        self.lifeline = lifeline
         self._listen_to_signals()
         self.loop.watch(listener.fileno(), select.EPOLLIN, lambda: self._accept(listener))
         self.loop.watch(lifeline, select.EPOLLIN, lambda: self._stop("parent ended"))
         log("warden_ready", layout=self.layout.name, jails_max=self.spec.jails_max)
-        while not (self.stopping and not len(self.jails)):
+        # What is in quarantine cannot be waited for: the next warden sweeps it.
+        while not (self.stopping and self.jails.all_quarantined):
             self.loop.turn(self._timeout_s())
             self.jails.look(time.monotonic_ns())
 
@@ -143,6 +148,7 @@ class Warden:
     def _stop(self, why: str) -> None:
         if not self.stopping:
             self.stopping = True
+            self.loop.unwatch(self.lifeline)  # it would be ready for ever
             log("warden_stopping", why=why, jails=len(self.jails))
         self.jails.tear_down_all()
 
@@ -277,11 +283,12 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
 # --- start and stop ---
 
 
-def prepare() -> task.Prepared:
+def prepare(spec: WardenSpec) -> task.Prepared:
     """What is found out once, before anything is forked."""
     return task.Prepared(
         landlock_abi=syscalls.landlock_abi(),
         programs=seccomp.compile_all(),
+        toolchain=mounts.toolchain(spec.readonly_paths),
         oom_protected=process.protect_from_oom(),
     )
 
@@ -294,8 +301,17 @@ def await_predecessor(spec: WardenSpec) -> int:
     """
     path = os.path.join(spec.runtime_dir, "warden.lock")
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    return lock
+    deadline = time.monotonic() + _PREDECESSOR_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                log("predecessor_lives", lock=path)
+                raise
+            time.sleep(0.02)
+        else:
+            return lock
 
 
 def sweep(layout: Layout, instance: str) -> int:
@@ -375,7 +391,7 @@ def main() -> int:
     if swept:
         log("swept", jails=swept)
     enter_own_namespaces(spec)
-    prepared = prepare()
+    prepared = prepare(spec)
     capabilities.keep_only(capabilities.CHAIN)
     warden = Warden(spec, layout, prepared)
     listener = listen(spec)
@@ -386,7 +402,10 @@ def main() -> int:
     os.close(ready)
     warden.serve(listener, lifeline)
     warden.base.close()
-    layout.remove_base(spec.instance)
+    try:
+        layout.remove_base(spec.instance)
+    except OSError as error:
+        log("groups_left", error=str(error))  # of jails in quarantine
     os.unlink(spec.socket_path)
     os.close(lock)
     return 0

@@ -41,10 +41,11 @@ from gaoler.sandbox.job import (
     TaskResult,
     TornDown,
 )
+from tests.emulation import stretched
 
 MIB = 1 << 20
 MS = 1_000_000
-LIMIT_S = 30.0  # of every wait: a test that needs it has failed
+LIMIT_S = stretched(30.0)  # of every wait: a test that needs it has failed
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "HOME": "/box",
@@ -276,7 +277,8 @@ def _lower(headers: Any) -> dict[str, str]:
 class LiveService:
     """`gaoler serve` on ports of its own."""
 
-    def __init__(self, folder: Path, **environment: str) -> None:
+    def __init__(self, folder: Path, wrapper: tuple[str, ...] = (), **environment: str) -> None:
+        self.wrapper = wrapper  # a command that execs the one that follows it
         self.port, self.internal_port = free_port(), free_port()
         self.log_path = folder / "serve.log"
         self.environment = {
@@ -297,7 +299,7 @@ class LiveService:
         """Start it and wait for the line that says how to try it."""
         log = self.log_path.open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gaoler.cli.main", "serve"],
+            [*self.wrapper, sys.executable, "-m", "gaoler.cli.main", "serve"],
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -338,7 +340,7 @@ class LiveService:
         body: Any = None,
         headers: dict[str, str] | None = None,
         internal: bool = False,
-        timeout_s: float = 60.0,
+        timeout_s: float = 2 * LIMIT_S,
     ) -> HttpAnswer:
         port = self.internal_port if internal else self.port
         data = None if body is None else json.dumps(body).encode()

@@ -17,8 +17,9 @@ MEBIBYTE = 1024 * 1024
 REQUEST_OVERHEAD_BYTES = 48 * MEBIBYTE
 
 # Our own processes, once for each task that runs side by side: its supervisor and its init,
-# again forks of the warden's heap, and the pipes' buffers.
-TASK_OVERHEAD_BYTES = 16 * MEBIBYTE
+# again forks of the warden's heap, and the pipes' buffers; and the buffers of its sockets, which
+# cgroup v1 counts apart from the task's memory.
+TASK_OVERHEAD_BYTES = 16 * MEBIBYTE + 16 * MEBIBYTE
 
 # Output is buffered twice at worst: as it was drained from the pipes, and as the frame that
 # carries it to the worker.

@@ -33,8 +33,9 @@ from gaoler.sandbox.job import (
     TaskResult,
     TornDown,
 )
+from tests.emulation import stretched
 
-LIMIT_S = 20.0  # of every wait; the real sandbox may run on a slow host
+LIMIT_S = stretched(20.0)  # of every wait; the real sandbox may run on a slow host
 MS = 1_000_000
 LONG_S = 30  # a task of that length is there to be cancelled
 

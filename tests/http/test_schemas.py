@@ -319,3 +319,26 @@ def test_long_names_that_look_alike_once_cut_do_not_hide_a_collision() -> None:
     stem = "n" * 200
     read(task(files={stem + "a": "x", stem + "b": "x"}))
     assert "the same file" in refused(task(files={stem: "x", "./" + stem: "x"})).detail
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("args", ["x"] * 10_001),
+        ("env", {f"V{number}": "x" for number in range(1_001)}),
+        ("collect", [f"f{number}" for number in range(1_001)]),
+    ],
+)
+def test_more_entries_than_anybody_needs_are_refused_before_they_are_read(
+    field: str, value: object
+) -> None:
+    with pytest.raises(Problem, match=rf"steps\[0\]\.{field}: more than") as refused:
+        read_execute({"steps": [{"cmd": "x", field: value}]}, BOUNDS)
+    assert refused.value.code == "limits_exceeded"
+
+
+def test_a_few_unknown_fields_are_named_and_many_are_refused() -> None:
+    few = {f"new{number}": 1 for number in range(100)}
+    assert len(read_execute({"steps": [{"cmd": "x"}], **few}, BOUNDS).ignored_fields) == 100
+    with pytest.raises(Problem, match="more than 100 unknown fields"):
+        read_execute({"steps": [{"cmd": "x"}], **few, "new100": 1}, BOUNDS)

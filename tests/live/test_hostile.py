@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.hosting import LiveService, eventually, jails_on_host, left_on_host
+from tests.emulation import stretched
+from tests.hosting import LIMIT_S, LiveService, eventually, jails_on_host, left_on_host
 from tests.live.hostile import HOSTILE, UNREAD
 
 SEED = 20_261
@@ -29,7 +30,9 @@ def test_each_hostile_program_ends_in_time_and_leaves_nothing(
     for hostile in HOSTILE:
         result = service.execute(hostile.task).body["results"][0]
         assert result["outcome"] in hostile.outcomes, (hostile.name, result)
-        assert result["stats"]["wall_ms"] <= hostile.wall_ms + MOST_EXTRA_MS, hostile.name
+        assert result["stats"]["wall_ms"] <= hostile.wall_ms + stretched(MOST_EXTRA_MS), (
+            hostile.name
+        )
         eventually(lambda: not jails_on_host(service.instance), "its jail is gone")
     assert service.execute(UNREAD).body["results"][0]["outcome"] == "completed"
     _expect_clean(service, before)
@@ -79,7 +82,7 @@ def _one(service: LiveService, number: int, salt: int) -> str | None:
 def _hang_up(service: LiveService, salt: int) -> None:
     """Leave while the request waits, is set up, runs or has just ended: by chance."""
     body = json.dumps({"steps": [{"cmd": "/bin/sleep", "args": ["0.2"]}]}).encode()
-    link = http.client.HTTPConnection("127.0.0.1", service.port, timeout=30)
+    link = http.client.HTTPConnection("127.0.0.1", service.port, timeout=LIMIT_S)
     link.request("POST", "/api/v1/execute", body, {"Content-Type": "application/json"})
     assert link.sock is not None
     link.sock.settimeout((salt % 400) / 1000 + 0.001)
@@ -115,7 +118,7 @@ def _expect_clean(service: LiveService, before: dict[str, Any]) -> None:
     here = ("cgroup", "/sys/fs")
     left = [x for x in left_on_host(service.instance, uids) if not x.startswith(here)]
     assert left == []
-    end = time.monotonic() + 10
+    end = time.monotonic() + stretched(10)
     while (now := _things_of(service)) != before and time.monotonic() < end:
         time.sleep(0.05)  # connections that clients dropped are closed soon
     assert now == before

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.hosting import (
+    LIMIT_S,
     HttpAnswer,
     LiveService,
     eventually,
@@ -80,7 +81,7 @@ def test_killing_a_part_of_the_chain_fails_that_request_alone(
     service = start_service()
     future = _send(pool, service)
     kill(service.pids()[part][0])
-    answer = future.result(30)
+    answer = future.result(LIMIT_S)
     assert answer.status == status
     if status == 200:
         assert answer.body["results"][0]["outcome"] == outcome
@@ -96,7 +97,7 @@ def test_killing_the_worker_breaks_the_connection_and_ends_what_it_ran(
     future = _send(pool, service)
     kill(service.pids()["worker"][0])
     with pytest.raises((OSError, http.client.HTTPException)):
-        future.result(30)
+        future.result(LIMIT_S)
     _next_one_runs(service)
 
 
@@ -107,7 +108,7 @@ def test_killing_gunicorns_arbiter_answers_503_and_starts_another(
     future = _send(pool, service)
     before = service.pids()["arbiter"]
     kill(before[0])
-    answer = future.result(30)
+    answer = future.result(LIMIT_S)
     assert (answer.status, answer.body["code"]) == (503, "shutting_down")
     eventually(lambda: service.pids().get("arbiter", before) != before, "another one started")
     _next_one_runs(service)
@@ -121,7 +122,7 @@ def test_killing_gaoler_serve_itself_leaves_nothing(
     assert service.process is not None
     kill(service.process.pid)
     try:
-        answer = future.result(30)
+        answer = future.result(LIMIT_S)
         # The web process hears of it by a signal, the warden by its lifeline.
         assert (answer.status, answer.body["code"]) in (
             (503, "shutting_down"),
@@ -145,7 +146,7 @@ def test_a_jail_whose_warden_was_killed_is_swept_by_the_next_one(
     future = _send(pool, service)
     parts = service.pids()
     kill(parts["warden"][0])
-    assert future.result(30).status == 500
+    assert future.result(LIMIT_S).status == 500
     for part in ("jailer", "supervisor", "init", "task"):
         for pid in parts[part]:
             eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists(), f"{part} has gone")
@@ -160,7 +161,7 @@ def test_a_jailer_that_hangs_is_killed_past_the_deadline_and_answered_504(
     eventually(lambda: service.pids().get("task"), "the task runs")
     for part in ("jailer", "supervisor"):
         os.kill(service.pids()[part][0], signal.SIGSTOP)
-    answer = future.result(30)
+    answer = future.result(LIMIT_S)
     assert (answer.status, answer.body["code"]) == (504, "deadline_exceeded")
     _next_one_runs(service)
 
@@ -194,7 +195,7 @@ def test_a_client_that_hangs_up_while_it_waits_leaves_the_queue(
         eventually(lambda: len(service.queue()["waiting"]) == 1, "it waits")
     eventually(lambda: service.queue()["waiting"] == [], "it has left the queue")
     kill(service.pids()["task"][0])
-    assert running.result(30).status == 200
+    assert running.result(LIMIT_S).status == 200
     _next_one_runs(service)
 
 
@@ -208,9 +209,9 @@ def test_sigterm_answers_what_runs_and_what_waits_and_ends_in_time(
     stopped = threading.Thread(target=service.stop)
     stopped.start()
     for future in (running, waiting):
-        answer = future.result(30)
+        answer = future.result(LIMIT_S)
         assert (answer.status, answer.body["code"]) == (503, "shutting_down")
-    stopped.join(30)
+    stopped.join(LIMIT_S)
     assert service.process is not None
     assert service.process.returncode == 0
 
@@ -228,7 +229,7 @@ def test_wait_false_is_refused_while_the_slots_are_taken(
     )
     assert int(answer.headers["retry-after"]) >= 1
     kill(service.pids()["task"][0])
-    running.result(30)
+    running.result(LIMIT_S)
     _next_one_runs(service)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.emulation import stretched
 from tests.hosting import MIB, LiveWarden, piped, python, shell, task
 
 
@@ -23,13 +24,13 @@ def test_a_signal_that_we_did_not_send_is_the_programs_own(warden: LiveWarden) -
 def test_an_endless_loop_meets_its_cpu_limit_and_not_its_wall_limit(warden: LiveWarden) -> None:
     result = warden.run_one(shell("while :; do :; done", cpu_ms=300))
     assert (result.outcome, result.reason, result.timed_out) == ("timed_out", "cpu", True)
-    assert 300 <= result.stats.cpu_user_ms + result.stats.cpu_system_ms <= 600
+    assert 300 <= result.stats.cpu_user_ms + result.stats.cpu_system_ms <= stretched(600)
 
 
 def test_a_sleeper_meets_its_wall_limit_and_keeps_what_it_said(warden: LiveWarden) -> None:
     result = warden.run_one(shell("echo begun; exec sleep 60", wall_ms=400))
     assert (result.outcome, result.reason, result.stdout) == ("timed_out", "wall", b"begun\n")
-    assert 400 <= result.stats.wall_ms <= 1400
+    assert 400 <= result.stats.wall_ms <= stretched(1400)
 
 
 def test_a_memory_hog_meets_the_memory_limit_even_if_only_its_child_is_killed(
@@ -126,7 +127,7 @@ while not os.path.exists('beat'):
     script = "a=$(wc -c < beat); sleep 0.3; b=$(wc -c < beat); test $a = $b && echo quiet"
     started, after = warden.run(python(daemon), shell(script))
     assert started[0].outcome == "completed"
-    assert started[0].stats.wall_ms < 5000
+    assert started[0].stats.wall_ms < stretched(5000)
     assert after[0].stdout == b"quiet\n"
 
 
@@ -149,7 +150,8 @@ def test_two_tasks_of_a_step_run_at_the_same_time(warden: LiveWarden) -> None:
 def test_a_pipe_between_tasks_carries_more_than_it_holds_and_says_who_left_first(
     warden: LiveWarden,
 ) -> None:
-    step = piped(task("seq", "1", "100000"), task("wc", "-l"), pipes=((0, 1),))
+    reader = shell(f"wc -l; sleep {stretched(0.2)}", wall_ms=int(stretched(10_000)))
+    step = piped(task("seq", "1", "100000"), reader, pipes=((0, 1),))
     ((source, target),) = warden.run(step)
     assert (source.reason, source.stdout) == ("left_first", b"")
     assert (target.reason, target.stdout) == (None, b"100000\n")
@@ -174,10 +176,10 @@ def test_steps_share_the_workspace_and_nothing_else(warden: LiveWarden) -> None:
 
 def test_a_promised_wall_limit_that_no_longer_fits_is_not_started(warden: LiveWarden) -> None:
     (slow,), (never,), (last,) = warden.run(
-        shell("sleep 0.6"),
-        shell("echo never", wall_ms=1500, wall_promised=True),
+        shell(f"sleep {stretched(0.6)}"),
+        shell("echo never", wall_ms=int(stretched(1500)), wall_promised=True),
         shell("echo unpromised"),
-        budget_ms=1800,
+        budget_ms=int(stretched(1800)),
     )
     assert slow.outcome == "completed"
     assert (never.outcome, never.reason, never.timed_out) == ("not_started", "budget", True)
@@ -187,7 +189,7 @@ def test_a_promised_wall_limit_that_no_longer_fits_is_not_started(warden: LiveWa
 def test_a_task_without_a_promise_gets_what_is_left_of_the_budget(warden: LiveWarden) -> None:
     result = warden.run_one(shell("sleep 30"), budget_ms=700)
     assert (result.outcome, result.reason) == ("timed_out", "wall")
-    assert result.stats.wall_ms <= 1200
+    assert result.stats.wall_ms <= stretched(1200)
     assert result.cut_by_budget
 
 
