@@ -29,6 +29,7 @@ from gaoler.http.routes import (
     Queue,
     Services,
     falcon_app,
+    known_method,
 )
 
 logger = logging.getLogger(__name__)
@@ -97,15 +98,21 @@ class Front:
             path=scope["path"].encode("utf-8", "backslashreplace").decode(),
         )
         scope[SCOPE_KEY] = context
-        outgoing = _Outgoing(context, send)
         try:
-            await self._app_for(scope)(scope, _no_body(), outgoing.send)
+            await self._answer(context, scope, send)
+            await context.intake.linger(stranger=context.code == "unauthorized")
+        finally:
+            context.intake.drop()
+
+    async def _answer(self, context: Context, scope: Scope, send: Send) -> None:
+        scope = {**scope, "method": known_method(scope["method"])}
+        try:
+            await self._app_for(scope)(scope, _no_body(), _Outgoing(context, send).send)
         except asyncio.CancelledError:
             context.code = "cancelled"  # gunicorn ends us after the client has gone
             raise
         finally:
             write_log_line(context.log_fields())
-        await context.intake.linger()
 
     def _app_for(self, scope: Scope) -> Asgi:
         """By the port alone: settings never give both addresses the same one."""

@@ -7,6 +7,7 @@ the body has come to its end, which decides how the connection can be left.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -16,10 +17,15 @@ from gaoler.http.errors import ClientGone, Problem
 _T = TypeVar("_T")
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
-# After an answer that came before the body's end, what the client is still sending is taken
-# from the socket and thrown away for this long.  Closing at once would make the kernel send
-# a reset, and a reset can destroy the answer before the client has read it.
+# After an answer that came before the body's end, the connection is kept for this long, and
+# so much of what the client is still sending is taken from the socket and thrown away.
+# Closing at once would make the kernel send a reset, and a reset can destroy the answer
+# before the client has read it.
 LINGER_S = 2.0
+LINGER_BYTES = 1 << 20
+# Without a key nobody makes us work.
+STRANGER_LINGER_S = 0.5
+STRANGER_LINGER_BYTES = 64 << 10
 
 
 class Intake:
@@ -27,15 +33,24 @@ class Intake:
 
     Invariant: `complete` is true once the last piece of the body was received or the client
     has gone, and from then on `next_piece` is not called.
+
+    No time limit here is kept by cancelling `receive`: gunicorn's awaits `asyncio.wait_for`,
+    which up to Python 3.11 swallows a cancellation that meets a piece, and whoever relied on
+    it would read for ever.  So `receive` runs in a task of its own that can be left alone.
     """
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
+        self._coming: asyncio.Task[Mapping[str, Any]] | None = None  # at most one at a time
         self.complete = False
 
-    async def next_piece(self) -> bytes:
-        """The next piece of the body.  Raises ClientGone."""
-        message = await self._receive()
+    async def next_piece(self, until: float = math.inf) -> bytes:
+        """The next piece of the body.
+
+        Raises ClientGone; TimeoutError where the loop's time is `until` and nothing has come.
+        What comes after that is the next call's.
+        """
+        message = await self._next_message(until)
         if message["type"] == "http.disconnect":
             self.complete = True
             raise ClientGone
@@ -43,19 +58,51 @@ class Intake:
         piece: bytes = message.get("body", b"")
         return piece
 
+    async def _next_message(self, until: float) -> Mapping[str, Any]:
+        left_s = until - asyncio.get_running_loop().time()
+        if left_s <= 0:  # else a client with a piece for every turn of the loop is never late
+            raise TimeoutError
+        if self._coming is None:
+            self._coming = asyncio.create_task(_awaited(self._receive))
+        await asyncio.wait({self._coming}, timeout=None if left_s == math.inf else left_s)
+        if not self._coming.done():
+            raise TimeoutError
+        message = self._coming.result()
+        self._coming = None
+        return message
+
+    def drop(self) -> None:
+        """Read nothing more."""
+        if self._coming is not None:
+            self._coming.cancel()
+            self._coming = None
+
     async def gone(self) -> None:
         """Return when the client goes away; for use after the whole body was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    async def linger(self) -> None:
-        """Throw away what is still coming, for at most LINGER_S."""
+    async def linger(self, *, stranger: bool = False) -> None:
+        """Throw away what is still coming, within the bounds above.
+
+        A client that sends more finds the connection full, but has the rest of the time to
+        read its answer.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + (STRANGER_LINGER_S if stranger else LINGER_S)
+        left_bytes = STRANGER_LINGER_BYTES if stranger else LINGER_BYTES
         try:
-            async with asyncio.timeout(LINGER_S):
-                while not self.complete:
-                    await self.next_piece()
+            while not self.complete and left_bytes > 0:
+                left_bytes -= len(await self.next_piece(until))
         except (TimeoutError, ClientGone):
-            pass
+            return
+        if not self.complete:
+            await asyncio.sleep(until - loop.time())
+
+
+async def _awaited(receive: Receive) -> Mapping[str, Any]:
+    """A coroutine, which `receive` may not be one of: ASGI promises an awaitable alone."""
+    return await receive()
 
 
 class AdmittedBytes:
@@ -142,14 +189,14 @@ async def read_body(intake: Intake, share: Share, limit_bytes: int, timeout_ms: 
     503 `capacity_exhausted`; ClientGone.
     """
     body = bytearray()
+    until = asyncio.get_running_loop().time() + timeout_ms / 1000
     try:
-        async with asyncio.timeout(timeout_ms / 1000):
-            while not intake.complete:
-                piece = await intake.next_piece()
-                if len(body) + len(piece) > limit_bytes:
-                    raise _too_large(limit_bytes)
-                share.grow(len(piece))
-                body += piece
+        while not intake.complete:
+            piece = await intake.next_piece(until)
+            if len(body) + len(piece) > limit_bytes:
+                raise _too_large(limit_bytes)
+            share.grow(len(piece))
+            body += piece
     except TimeoutError:
         raise Problem("body_timeout", f"the body did not arrive within {timeout_ms} ms")
     return body
@@ -163,11 +210,36 @@ def _too_large(limit_bytes: int) -> Problem:
 LARGE_BODY_BYTES = 64 << 10
 
 
-async def off_the_loop(body_bytes: int, work: Callable[[], _T]) -> _T:
-    """What `work` returns or raises; for a large body it runs in a thread.
+class Checking:
+    """Where bodies are checked: small ones at once, large ones in a thread, one at a time.
 
-    Checking one of 30 MiB takes seconds, in which health must still be answered.
+    Checking one of 30 MiB takes seconds, in which health must still be answered.  Side by
+    side they would be no faster, and each takes many times its size in memory.
     """
-    if body_bytes < LARGE_BODY_BYTES:
-        return work()
-    return await asyncio.to_thread(work)
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def check(self, body_bytes: int, work: Callable[[], _T]) -> _T:
+        """What `work` returns or raises."""
+        if body_bytes < LARGE_BODY_BYTES:
+            return work()
+        async with self._turn:
+            return await _in_a_thread(work)
+
+
+async def _in_a_thread(work: Callable[[], _T]) -> _T:
+    """What `work` returns or raises.
+
+    A thread cannot be stopped.  So a cancellation waits for its end: until then the turn is
+    not the next one's, and the memory of the body is not given back.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.wait({running})
+    except asyncio.CancelledError:
+        await asyncio.wait({running})
+        if not running.cancelled():
+            running.exception()  # looked at, so that nobody complains that it was not
+        raise
+    return running.result()

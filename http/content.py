@@ -74,9 +74,12 @@ def _of_object(given: dict[str, Any], path: str, allowed: tuple[str, ...]) -> Co
 
 def _decoded(value: str, where: str) -> bytes:
     try:
-        return base64.b64decode(value, validate=True)
+        data = base64.b64decode(value, validate=True)
     except ValueError:
         raise invalid(where, "not valid base64")
+    if len(value) % 4 or value.endswith("==="):  # Python takes more padding than there can be
+        raise invalid(where, "not valid base64: wrong padding")
+    return data
 
 
 def _stored(value: str, where: str) -> Stored:

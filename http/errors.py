@@ -36,13 +36,14 @@ CODES: dict[str, tuple[int, str]] = {
     "deadline_exceeded": (504, "The request ran past its deadline"),
 }
 
-# For what the web framework refuses by itself, by status.
+# For what the web framework or gunicorn refuses by itself, by status.
 _CODE_OF_STATUS = {
     400: "invalid_request",
     404: "not_found",
     405: "method_not_allowed",
     413: "body_too_large",
     415: "unsupported_media_type",
+    501: "invalid_request",  # a transfer coding that is not ours
 }
 
 MEDIA_TYPE = "application/problem+json"

@@ -7,6 +7,8 @@ resolves below /box without following links.
 from __future__ import annotations
 
 import json
+from itertools import pairwise
+from operator import itemgetter
 
 from gaoler.http.errors import invalid
 from gaoler.sandbox import paths as sandbox_paths
@@ -44,14 +46,12 @@ def check_collisions(paths: dict[str, str]) -> None:
 
     `paths` maps each JSON path to the normal form of what stands there.
     """
-    seen: dict[str, str] = {}
-    for where, normal in paths.items():
-        if normal in seen:
-            raise invalid(where, f"the same file as {seen[normal]}")
-        seen[normal] = where
-    for normal, where in seen.items():
-        end = normal.find("/")
-        while end != -1:
-            if normal[:end] in seen:
-                raise invalid(where, f"runs through the file {seen[normal[:end]]}")
-            end = normal.find("/", end + 1)
+    # With "/" as the least of all characters, what is below a file comes right behind it:
+    # "a", "a/b", "a-b".  No path has a NUL.
+    keys = ((normal.replace("/", "\0"), where) for where, normal in paths.items())
+    ordered = sorted(keys, key=itemgetter(0))
+    for (one, one_where), (next_one, next_where) in pairwise(ordered):
+        if next_one == one:
+            raise invalid(next_where, f"the same file as {one_where}")
+        if next_one.startswith(one + "\0"):
+            raise invalid(next_where, f"runs through the file {one_where}")

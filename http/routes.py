@@ -18,13 +18,7 @@ from gaoler.http import errors
 from gaoler.http.admit import Admitted, FileStore, NoFiles, admit
 from gaoler.http.answers import execute_answer
 from gaoler.http.auth import Keys
-from gaoler.http.body import (
-    AdmittedBytes,
-    Share,
-    check_headers,
-    off_the_loop,
-    read_body,
-)
+from gaoler.http.body import AdmittedBytes, Checking, Share, check_headers, read_body
 from gaoler.http.bridge import Actors, Bridge, ask
 from gaoler.http.context import Context, context_of
 from gaoler.http.decode import decode
@@ -76,6 +70,7 @@ class Execute:
         self._services = services
         self._bridge = Bridge(services.actors, settings)
         self._admitted_bytes = AdmittedBytes(settings.admitted_bytes)
+        self._checking = Checking()
         self._bounds = Bounds(
             steps=settings.max_steps_per_request,
             parallel_tasks=settings.max_parallel_tasks,
@@ -101,7 +96,7 @@ class Execute:
         limit_bytes = settings.execute_body_limit_bytes
         timeout_ms = settings.request_body_timeout_ms
         body = await read_body(context.intake, share, limit_bytes, timeout_ms)
-        return await off_the_loop(len(body), lambda: self._check(body, context))
+        return await self._checking.check(len(body), lambda: self._check(body, context))
 
     def _check(self, body: bytes | bytearray, context: Context) -> tuple[ExecuteGiven, Admitted]:
         given = read_execute(decode(body), self._bounds)
@@ -235,6 +230,15 @@ def falcon_app(routes: Routes, keys: Keys, open_paths: tuple[str, ...] = ()) -> 
     app.add_error_handler(ClientGone, _on_client_gone)
     app.add_error_handler(Problem, _on_problem)
     return app
+
+
+def known_method(method: str) -> str:
+    """The method, or where it is none of HTTP's own, one that no route takes.
+
+    Falcon would refuse others with a 400; this way they get their 404 or 405, after the key
+    was looked at.
+    """
+    return method if method in falcon.HTTP_METHODS else "TRACE"
 
 
 async def _on_problem(

@@ -276,6 +276,9 @@ def _read_task(value: object, where: str, bounds: Bounds) -> TaskGiven:
             raise over_limit(f"{where}.{name}", f"more than {most} entries")
     _check_strings([body.cmd], lambda _: f"{where}.cmd")
     _check_strings(body.args, lambda index: f"{where}.args[{index}]")
+    profile = _or_none(body.profile)
+    if profile is not None:
+        _check_strings([profile], lambda _: f"{where}.profile")
     return TaskGiven(
         where=where,
         cmd=body.cmd,
@@ -284,7 +287,7 @@ def _read_task(value: object, where: str, bounds: Bounds) -> TaskGiven:
         stdin=content.content(body.stdin, f"{where}.stdin"),
         files=_read_files(body.files, f"{where}.files"),
         working_dir=paths.folder(body.working_dir, f"{where}.working_dir"),
-        profile=_or_none(body.profile),
+        profile=profile,
         role=body.role,
         limits=body.limits,
         collect=_read_collect(body.collect, f"{where}.collect"),

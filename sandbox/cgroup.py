@@ -89,6 +89,10 @@ class Group:
                 names.update(e.name for e in entries if e.is_dir(follow_symlinks=False))
         return names
 
+    def processes(self) -> set[int]:
+        """The processes of this group itself, in the v2 tree, which every layout has."""
+        return {int(line) for line in self.read("v2", "cgroup.procs").split()}
+
     def remove_child(self, name: str) -> None:
         """Remove an empty child from every hierarchy.  Raises OSError (EBUSY: not empty)."""
         for folder in self.folders.values():

@@ -27,6 +27,10 @@ Pong = Callable[[Mapping[str, int]], None]
 
 _LOG = logging.getLogger("gaoler.sandbox")
 _RETRY_S = 0.1
+# The warden is asked this often, and is not trusted with new jobs when it has said nothing
+# for so long.
+_PING_S = 2.0
+_SILENT_S = 10.0
 _READ = 1 << 18
 _LONGEST_MESSAGE = 4096
 
@@ -84,6 +88,7 @@ class SandboxClient:
         self._quarantined: dict[str, _Request] = {}
         self._count = 0
         self._closing = False
+        self._heard_s = 0.0
         self._pings: dict[int, Pong] = {}
         self._thread = threading.Thread(target=self._loop, name="sandbox-client", daemon=True)
 
@@ -100,7 +105,7 @@ class SandboxClient:
         self._thread.join()
 
     def ready(self) -> str | None:
-        if self._warden is None:
+        if self._warden is None or time.monotonic() - self._heard_s > _SILENT_S:
             return "the warden does not answer"
         if len(self._quarantined) >= self.quarantine_max:
             return f"{len(self._quarantined)} sandboxes cannot be ended; is the kernel well?"
@@ -144,14 +149,17 @@ class SandboxClient:
     # --- the thread ---
 
     def _loop(self) -> None:
-        next_try = 0.0
+        next_try = next_ping = 0.0
         while not self._closing:
             if self._warden is None and time.monotonic() >= next_try:
                 self._connect()
                 next_try = time.monotonic() + _RETRY_S
-            timeout = None if self._warden is not None else _RETRY_S
+            timeout = _PING_S if self._warden is not None else _RETRY_S
             for key, _ in self._selector.select(timeout):
                 key.data()
+            if time.monotonic() >= next_ping:
+                next_ping = time.monotonic() + _PING_S
+                self._send_ping(None)
         self._shut_down()
 
     def _woken(self) -> None:
@@ -176,6 +184,7 @@ class SandboxClient:
             sock.close()
             return
         sock.setblocking(False)
+        self._heard_s = time.monotonic()
         self._warden = sock
         self._selector.register(sock, selectors.EVENT_READ, self._hear_warden)
         _LOG.info("warden_connected")
@@ -274,20 +283,18 @@ class SandboxClient:
 
     def _end(self, request: _Request) -> None:
         """The socket has closed: nothing of the jail is left, unless it is quarantined."""
+        if request in self._requests:
+            # The warden says "quarantined" before it closes the socket.
+            self._hear_warden()
         if request not in self._requests:
-            return
+            return  # the warden was lost, and this request with it
         self._requests.discard(request)
         self._selector.unregister(request.sock)
         request.sock.close()
         self._fail(request, Failed("internal_error", "the sandbox died"))
-        self._hear_pending_quarantine()
         if request.quarantined:
             self._quarantined[request.name] = request
         request.listener(TornDown(quarantined=request.quarantined))
-
-    def _hear_pending_quarantine(self) -> None:
-        """The warden says "quarantined" before it closes the socket: read it first."""
-        self._hear_warden()
 
     # --- the warden's own words ---
 
@@ -302,6 +309,7 @@ class SandboxClient:
             if not data:
                 self._lose_warden()
                 return
+            self._heard_s = time.monotonic()
             self._obey(json.loads(data))
 
     def _obey(self, message: dict[str, object]) -> None:
@@ -315,7 +323,7 @@ class SandboxClient:
         elif operation == "released" and name in self._quarantined:
             self._quarantined.pop(name).listener(TornDown())
 
-    def _send_ping(self, reply: Pong) -> None:
+    def _send_ping(self, reply: Pong | None) -> None:
         if self._warden is None:
             return
         with self._lock:
@@ -323,7 +331,8 @@ class SandboxClient:
             number = self._count
         try:
             self._warden.send(json.dumps({"op": "ping", "n": number}).encode())
-            self._pings[number] = reply
+            if reply is not None:
+                self._pings[number] = reply
         except OSError:
             pass  # it is stuck or gone: no pong, which says so
 

@@ -92,16 +92,27 @@ class Jails:
     """
 
     def __init__(
-        self, spec: WardenSpec, layout: Layout, base: Group, prepared: task.Prepared, loop: Loop
+        self,
+        spec: WardenSpec,
+        layout: Layout,
+        base: Group,
+        prepared: task.Prepared,
+        loop: Loop,
+        withheld: frozenset[int],
     ) -> None:
+        """`withheld`: UIDs of the range that processes of an earlier life still have."""
         self._spec = spec
         self._layout = layout
         self._base = base
         self._prepared = prepared
         self._loop = loop
         self._uids = UidLeases(spec.uid_first, spec.uid_last)
+        for uid in withheld:
+            self._uids.withhold(uid)
         self._jails: dict[int, Jail] = {}  # by the jailer's pid
         self._made = 0
+        # Another life's jails may still be there, in quarantine: no name is used twice.
+        self._life = f"{time.time_ns():x}"
         self._own_pid = os.getpid()
 
     def __len__(self) -> int:
@@ -146,7 +157,7 @@ class Jails:
         if uid is None:
             raise OSError(0, "no UID is free")
         self._made += 1
-        name = f"jail-{self._made}"
+        name = f"jail-{self._life}-{self._made}"
         group: Group | None = None
         events: int | None = None
         try:

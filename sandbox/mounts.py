@@ -22,6 +22,7 @@ BOX = "/box"
 TMP = "/tmp"
 SHM = "/dev/shm"
 WRITABLE = (BOX, TMP, SHM)
+MASK = "/etc/masked"
 EMPTY = "/run"  # a folder of the template that stays empty
 
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9)}
@@ -79,6 +80,7 @@ def build_template(root: str, readonly_paths: tuple[str, ...]) -> None:
     for path in readonly_paths:
         _make_place(root, path)
     _make_etc(os.path.join(root, "etc"))
+    _make_mask(root)
     _make_devices(os.path.join(root, "dev"))
     # Read-only as a whole, and only now: everything above had to be written.
     _set_attributes(root, syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID)
@@ -145,6 +147,11 @@ def _make_etc(etc: str) -> None:
     ]
     for name in folders:
         _copy(os.path.join("/etc", name), os.path.join(etc, name))
+
+
+def _make_mask(root: str) -> None:
+    """Not /dev/null, which can be opened: a probe must not take it for what it hides."""
+    os.close(os.open(root + MASK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0))
 
 
 def _copy(source: str, target: str) -> None:
@@ -242,10 +249,10 @@ def _mask_proc() -> None:
 
 
 def _mask(path: str) -> None:
-    """Hide a file behind /dev/null, a folder behind an empty one that cannot be written."""
+    """Hide a file behind one that nobody may open, a folder behind an empty one."""
     kind = os.lstat(path).st_mode
     if stat.S_ISDIR(kind):
         flags = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
         syscalls.mount("gaoler-mask", path, "tmpfs", flags, "size=0,nr_inodes=2,mode=555")
     elif stat.S_ISREG(kind):
-        syscalls.mount("/dev/null", path, None, syscalls.MS_BIND)
+        syscalls.mount(MASK, path, None, syscalls.MS_BIND)

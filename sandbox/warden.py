@@ -103,12 +103,18 @@ class Connection:
 class Warden:
     """One loop over everything that can happen; nothing in it waits."""
 
-    def __init__(self, spec: WardenSpec, layout: Layout, prepared: task.Prepared) -> None:
+    def __init__(
+        self,
+        spec: WardenSpec,
+        layout: Layout,
+        prepared: task.Prepared,
+        withheld: frozenset[int] = frozenset(),
+    ) -> None:
         self.spec = spec
         self.layout = layout
         self.base = layout.open_base(spec.instance)
         self.loop = Loop()
-        self.jails = Jails(spec, layout, self.base, prepared, self.loop)
+        self.jails = Jails(spec, layout, self.base, prepared, self.loop, withheld)
         self.connections: set[Connection] = set()
         self.stopping = False
         self.lifeline = -1
@@ -314,19 +320,25 @@ def await_predecessor(spec: WardenSpec) -> int:
             return lock
 
 
-def sweep(layout: Layout, instance: str) -> int:
-    """Kill and remove the jails that an earlier life of this instance left; how many."""
+def sweep(layout: Layout, instance: str) -> frozenset[int]:
+    """Kill and remove the jails that an earlier life of this instance left.
+
+    What will not die stays in quarantine: its UIDs are returned, not to be leased again.
+    """
     base = layout.open_base(instance)
     try:
         names = sorted(base.children())
-        for name in names:
-            _sweep_jail(layout, base, name)
-        return len(names)
+        undead = [name for name in names if not _sweep_jail(layout, base, name)]
+        uids = frozenset(uid for name in undead for uid in _uids_in(base, name))
     finally:
         base.close()
+    if names:
+        log("swept", jails=len(names) - len(undead), left=undead)
+    return uids
 
 
-def _sweep_jail(layout: Layout, base: Group, name: str) -> None:
+def _sweep_jail(layout: Layout, base: Group, name: str) -> bool:
+    """False where processes of it will not die."""
     deadline = time.monotonic() + QUARANTINE_AFTER_NS / 1e9
     jail = base.child(name, make=True)  # an earlier removal may have stopped half-way
     try:
@@ -335,11 +347,24 @@ def _sweep_jail(layout: Layout, base: Group, name: str) -> None:
             if not layout.populated(jail):
                 break
             if time.monotonic() > deadline:
-                raise OSError(0, f"processes of an earlier life will not die: {name}")
+                return False
             time.sleep(0.005)
     finally:
         jail.close()
     remove_jail(base, name)
+    return True
+
+
+def _uids_in(base: Group, name: str) -> set[int]:
+    """The real UIDs of a jail's processes."""
+    jail = base.child(name)
+    leaves = [jail.child(leaf) for leaf in jail.children()]
+    try:
+        pids = {pid for group in (jail, *leaves) for pid in group.processes()}
+        return {os.stat(f"/proc/{pid}").st_uid for pid in pids if os.path.exists(f"/proc/{pid}")}
+    finally:
+        for group in (jail, *leaves):
+            group.close()
 
 
 def listen(spec: WardenSpec) -> socket.socket:
@@ -387,13 +412,11 @@ def main() -> int:
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
     lock = await_predecessor(spec)
     layout = hierarchy.find_layout()
-    swept = sweep(layout, spec.instance)
-    if swept:
-        log("swept", jails=swept)
+    withheld = sweep(layout, spec.instance)
     enter_own_namespaces(spec)
     prepared = prepare(spec)
     capabilities.keep_only(capabilities.CHAIN)
-    warden = Warden(spec, layout, prepared)
+    warden = Warden(spec, layout, prepared, withheld)
     listener = listen(spec)
     gc.collect()
     gc.freeze()

@@ -245,6 +245,22 @@ def test_nothing_is_read_for_a_stranger_before_the_refusal(make_client: MakeClie
         assert client.pieces_before_answer == 0
 
 
+def test_a_stranger_is_one_whatever_the_method(make_client: MakeClient) -> None:
+    client = make_client(api_keys=(KEY,))
+    for method in ("FOO", "WEBSOCKET"):
+        assert client.request(method, EXECUTE).problem() == (401, "unauthorized")
+
+
+def test_next_to_nothing_of_a_strangers_body_is_read_after_the_refusal(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gaoler.http.body.STRANGER_LINGER_S", 0.05)
+    client = make_client(api_keys=(KEY,))
+    pieces = [b"x" * 2**14] * 100
+    assert client.request("POST", EXECUTE, pieces).problem() == (401, "unauthorized")
+    assert client.pieces_read <= 4  # 64 KiB
+
+
 def test_a_key_opens_the_api_and_its_id_is_logged_instead_of_it(
     make_client: MakeClient, actors: FakeActors, log: Callable[[], list[dict[str, Any]]]
 ) -> None:
@@ -290,7 +306,7 @@ def test_an_unknown_route_is_a_404(client: Client, path: str) -> None:
     assert client.request("GET", path).problem() == (404, "not_found")
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "FOO", "WEBSOCKET"])
 def test_a_wrong_method_is_a_405_that_says_which_is_right(client: Client, method: str) -> None:
     answered = client.request(method, EXECUTE)
     assert answered.problem() == (405, "method_not_allowed")

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from gaoler.http.body import AdmittedBytes, Intake, check_headers, read_body
+from gaoler.http.body import (
+    LARGE_BODY_BYTES,
+    AdmittedBytes,
+    Checking,
+    Intake,
+    check_headers,
+    read_body,
+)
 from gaoler.http.errors import ClientGone, Problem
 
 
@@ -27,6 +35,30 @@ def intake(*messages: Mapping[str, Any] | bytes, ends: bool = True) -> Intake:
         return waiting.pop(0)
 
     return Intake(receive)
+
+
+def stubborn() -> Intake:
+    """One that has nothing but for who cancels it: a piece, as gunicorn's may on Python 3.11."""
+
+    async def receive() -> Mapping[str, Any]:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    return Intake(receive)
+
+
+def endless(piece: bytes) -> tuple[Intake, list[int]]:
+    """One whose pieces never end, and the sizes of those that were read."""
+    sizes: list[int] = []
+
+    async def receive() -> Mapping[str, Any]:
+        sizes.append(len(piece))
+        return {"type": "http.request", "body": piece, "more_body": True}
+
+    return Intake(receive), sizes
 
 
 def read(
@@ -75,6 +107,27 @@ def test_a_drip_feed_does_not_buy_time() -> None:
     assert code(Intake(receive), timeout_ms=20) == (400, "body_timeout")
 
 
+def test_the_time_is_kept_whatever_becomes_of_a_cancellation() -> None:
+    assert code(stubborn(), timeout_ms=10) == (400, "body_timeout")
+
+
+def test_a_piece_that_is_late_is_the_next_readers() -> None:
+    async def run() -> bytes:
+        comes = asyncio.Event()
+
+        async def receive() -> Mapping[str, Any]:
+            await comes.wait()
+            return {"type": "http.request", "body": b"late"}
+
+        source = Intake(receive)
+        with pytest.raises(TimeoutError):
+            await source.next_piece(asyncio.get_running_loop().time() + 0.01)
+        comes.set()
+        return await source.next_piece()
+
+    assert asyncio.run(run()) == b"late"
+
+
 def test_bodies_share_one_bound_and_give_it_back() -> None:
     whole = AdmittedBytes(50)
     assert code(intake(b"x" * 30, b"x" * 30), whole) == (503, "capacity_exhausted")
@@ -114,6 +167,87 @@ def test_lingering_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     source = intake(b"x", ends=False)
     asyncio.run(source.linger())
     assert not source.complete
+
+
+def test_lingering_ends_whatever_becomes_of_a_cancellation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gaoler.http.body.LINGER_S", 0.01)
+    asyncio.run(stubborn().linger())
+
+
+@pytest.mark.parametrize(("stranger", "most_bytes"), [(False, 2**20), (True, 2**16)])
+def test_lingering_throws_away_only_so_much(
+    monkeypatch: pytest.MonkeyPatch, stranger: bool, most_bytes: int
+) -> None:
+    for name in ("LINGER_S", "STRANGER_LINGER_S"):
+        monkeypatch.setattr(f"gaoler.http.body.{name}", 0.2)
+    source, sizes = endless(b"x" * 2**14)
+    asyncio.run(source.linger(stranger=stranger))
+    assert 0 < sum(sizes) <= most_bytes
+
+
+def test_a_dropped_intake_leaves_no_task_behind() -> None:
+    async def run() -> int:
+        source = intake(b"x", ends=False)
+        await source.next_piece()
+        with pytest.raises(TimeoutError):
+            await source.next_piece(asyncio.get_running_loop().time() + 0.01)
+        source.drop()
+        source.drop()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others, return_exceptions=True)
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(run()) == 1
+
+
+def test_large_bodies_are_checked_one_at_a_time_off_the_loop() -> None:
+    running = threading.Lock()
+    threads = []
+
+    def work() -> None:
+        assert running.acquire(blocking=False)
+        threads.append(threading.current_thread())
+        running.release()
+
+    async def run() -> None:
+        checking = Checking()
+        await asyncio.gather(*(checking.check(LARGE_BODY_BYTES, work) for _ in range(50)))
+        assert threading.current_thread() not in threads
+        await checking.check(LARGE_BODY_BYTES - 1, work)
+        assert threads[-1] is threading.current_thread()
+
+    asyncio.run(run())
+    assert len(threads) == 51
+
+
+def test_a_check_that_nobody_waits_for_any_more_keeps_its_turn_until_it_ends() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def slow() -> None:
+        begun.set()
+        assert may_end.wait(20)
+        order.append("slow")
+        raise ValueError
+
+    async def run() -> None:
+        checking = Checking()
+        first = asyncio.ensure_future(checking.check(LARGE_BODY_BYTES, slow))
+        await asyncio.to_thread(begun.wait, 20)
+        first.cancel()
+        check = checking.check(LARGE_BODY_BYTES, lambda: order.append("next"))
+        second = asyncio.ensure_future(check)
+        for _ in range(10):  # turns of the loop, in which it could begin
+            await asyncio.sleep(0)
+        assert not first.done()
+        may_end.set()
+        await asyncio.wait({first, second})
+        assert first.cancelled()
+
+    asyncio.run(run())
+    assert order == ["slow", "next"]
 
 
 @pytest.mark.parametrize(

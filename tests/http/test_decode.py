@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gaoler.http.decode import decode
+from gaoler.http.decode import MOST_VALUES, decode
 from gaoler.http.errors import Problem
 
 # Every body that ujson alone would take although JSON forbids it is in here.
@@ -81,6 +81,46 @@ def test_what_is_not_json_is_a_400(body: bytes) -> None:
     assert (refused.value.status, refused.value.code) == (400, "invalid_request")
     assert refused.value.detail.isprintable()
     assert len(refused.value.detail) < 300
+
+
+@pytest.mark.parametrize("body", [b"1" * 5000, b'{"x": [' + b"1" * 5000 + b"]}"])
+def test_a_number_of_too_many_digits_is_told_in_words_for_a_client(body: bytes) -> None:
+    with pytest.raises(Problem) as refused:
+        decode(body)
+    assert refused.value.detail == "the body has a number of too many digits"
+
+
+TOO_MANY_VALUES = {
+    "numbers": b"[" + b"0," * (MOST_VALUES - 1) + b"0]",
+    "empty arrays": b'{"x": [' + b"[]," * MOST_VALUES + b"[]]}",
+    "empty objects": b"[" + b"{ } , " * MOST_VALUES + b"{}]",
+    "empty strings": b"[" + b'"",' * (4 * MOST_VALUES) + b'""]',
+    "arrays in arrays": b"[" + b",".join([b"[" * 500 + b"]" * 500] * 1001) + b"]",
+    "members": b"{" + b'"":0,' * MOST_VALUES + b'"":0}',
+    "odd strings": b"[" + rb'"\"\\","a,\\\"",' * (MOST_VALUES // 2) + b"0]",
+}
+
+
+@pytest.mark.parametrize("body", TOO_MANY_VALUES.values(), ids=TOO_MANY_VALUES.keys())
+def test_more_values_than_anybody_needs_are_a_422(body: bytes) -> None:
+    with pytest.raises(Problem) as refused:
+        decode(body)
+    assert (refused.value.status, refused.value.code) == (422, "limits_exceeded")
+    assert refused.value.detail == "the body has more than 500000 values"
+
+
+def test_as_many_values_as_are_allowed_are_taken() -> None:
+    # The array itself is one.
+    assert decode(b"[" + b"0," * (MOST_VALUES - 2) + b"0]") == [0] * (MOST_VALUES - 1)
+    assert decode(b"[" + b"[ ]," * (MOST_VALUES - 2) + b"{}]")
+    members = b",".join(b'"%d":""' % number for number in range(MOST_VALUES - 1))
+    assert len(decode(b"{" + members + b"}")) == MOST_VALUES - 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sign", [",", "[", "{", "[]", '",', '\\",[', "\\,"])
+def test_what_stands_in_a_string_is_no_value(sign: str) -> None:
+    text = sign * (MOST_VALUES + 1)
+    assert decode(json.dumps([text, 1]).encode()) == [text, 1]
 
 
 @pytest.mark.parametrize(

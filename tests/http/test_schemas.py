@@ -111,6 +111,7 @@ WRONG: list[tuple[object, str]] = [
     (task(role="compile"), "steps[0].role:"),
     (task(profile=3), "steps[0].profile:"),
     (task(profile=None), "steps[0].profile:"),
+    (task(profile="standard_v1\0"), "steps[0].profile: a NUL"),
     (task(cacheable="yes"), "steps[0].cacheable:"),
     (task(cacheable=1), "steps[0].cacheable:"),
     # limits
@@ -139,6 +140,10 @@ WRONG: list[tuple[object, str]] = [
     (task(stdin={"base64": "YW Jj"}), "steps[0].stdin.base64:"),
     (task(stdin={"base64": "YWJj\n"}), "steps[0].stdin.base64:"),
     (task(stdin={"base64": "YWI=YWI="}), "steps[0].stdin.base64:"),
+    (task(stdin={"base64": "YWJj===="}), "steps[0].stdin.base64:"),
+    (task(stdin={"base64": "YWJj="}), "steps[0].stdin.base64:"),
+    (task(stdin={"base64": "YWI=="}), "steps[0].stdin.base64:"),
+    (task(stdin={"base64": "===="}), "steps[0].stdin.base64:"),
     (task(stdin={"base64": "====", "content": None}), "steps[0].stdin:"),
     (task(stdin={"base64": "YW-_"}), "steps[0].stdin.base64:"),
     (task(stdin={"base64": "é==="}), "steps[0].stdin.base64:"),
@@ -180,6 +185,7 @@ WRONG: list[tuple[object, str]] = [
     (task(files={"a/b": "x", "a//b": "y"}), 'steps[0].files["a//b"]: the same file'),
     (task(files={"a": "x", "a/b": "y"}), 'steps[0].files["a/b"]: runs through'),
     (task(files={"a/b/c": "y", "./a": "x"}), 'steps[0].files["a/b/c"]: runs through'),
+    (task(files={"a-b": "", "a/b": "", "a": ""}), 'steps[0].files["a/b"]: runs through'),
     # the other paths
     (task(collect="out"), "steps[0].collect:"),
     (task(collect=[5]), "steps[0].collect[0]:"),
@@ -308,6 +314,11 @@ def test_names_of_the_full_length_are_taken() -> None:
 
 def test_an_argument_and_a_variable_of_the_longest_length_are_taken() -> None:
     read(task(args=["v" * 131_071], env={"BIG": "v" * (131_071 - 4)}))
+
+
+def test_names_that_only_begin_alike_do_not_collide() -> None:
+    names = ["a", "a-b", "a.b", "ab", "a0/b", "a0/b.c", "b/a", "\x01", "b\x01"]
+    assert len(read(task(files=dict.fromkeys(names, ""))).steps[0].tasks[0].files) == len(names)
 
 
 def test_identities_may_be_any_text_of_128_characters() -> None:

@@ -107,7 +107,8 @@ except BlockingIOError:
 """
     source = CALL + watch.replace("PAUSE", str(stretched(1.0)))
     wait = "until [ -e watching ]; do sleep 0.05; done"
-    watcher = warden.submit(job([python(source), shell(wait)], budget_ms=60_000))
+    watches = python(source, wall_ms=60_000)
+    watcher = warden.submit(job([watches, shell(wait)], budget_ms=90_000))
     eventually(lambda: (0, 1) in watcher.results, "it watches")
     with open("/usr/bin/env", "rb") as file:
         file.read(1)

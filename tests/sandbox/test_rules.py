@@ -103,6 +103,18 @@ def test_a_uid_that_was_given_back_comes_last_again() -> None:
         leases.give_back(50)
 
 
+def test_a_uid_that_is_withheld_is_never_leased() -> None:
+    leases = UidLeases(100, 104)
+    for uid in (100, 103, 7):
+        leases.withhold(uid)
+    assert leases.free == 3
+    assert [leases.take() for _ in range(4)] == [101, 102, 104, None]
+    leases.check()
+    leases.give_back(102)
+    assert leases.take() == 102
+    leases.check()
+
+
 def test_no_system_call_is_in_two_lists_of_a_profile() -> None:
     special = ["socket", "socketpair", "clone", "mknod", "mknodat", "personality"]
     lists = [profiles.ALLOWED, profiles.REFUSED, profiles.KILLED, profiles.PRETENDED, special]
