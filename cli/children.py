@@ -14,10 +14,11 @@ from pathlib import Path
 
 from gaoler.sandbox import process
 
-START_LIMIT_S = 30.0
+START_LIMIT_S = 60.0
 # A child that dies this often within this time will not be kept alive by one more start.
 _MOST_STARTS = 5
 _STARTS_WITHIN_S = 20.0
+_KILL_LIMIT_S = 10.0
 
 
 class StartFailed(Exception):
@@ -82,22 +83,48 @@ def became_ready(ready: int) -> bool:
         os.close(ready)
 
 
+def end(pid: int) -> None:
+    """Kill a child and reap it; a child that hangs in the kernel is left to its end there."""
+    ended = os.pidfd_open(pid)  # it is not reaped yet, so the number is its own
+    try:
+        os.kill(pid, signal.SIGKILL)
+        if select.select([ended], [], [], _KILL_LIMIT_S)[0]:
+            os.waitpid(pid, 0)
+    finally:
+        os.close(ended)
+
+
 def signal_group(group: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
 
 
-def group_lives(group: int) -> bool:
+def group_lives(group: int, proc: Path = Path("/proc")) -> bool:
     """True while a process of the group has not ended; the leader is a zombie of ours."""
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (
-                    Path(entry.path, "stat")
-                    .read_text(encoding="utf-8", errors="replace")
-                    .rpartition(")")[2]
-                    .split()
-                )
-                if fields[0] not in ("Z", "X") and int(fields[2]) == group:
-                    return True
-    return False
+    with os.scandir(proc) as entries:
+        return any(
+            _is_alive_in(group, Path(entry.path, "stat"))
+            for entry in entries
+            if entry.name.isdecimal()
+        )
+
+
+def _is_alive_in(group: int, stat: Path) -> bool:
+    try:
+        text = stat.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False  # it ended before it was looked at
+    # What stands before is its name, which may hold anything.
+    fields = text.rpartition(")")[2].split()
+    if len(fields) < 3:
+        return False  # it ended while it was looked at: its file is empty by then
+    return fields[0] not in ("Z", "X") and int(fields[2]) == group
+
+
+def occupy_standard_descriptors() -> None:
+    """Open what whoever started us has closed: else a socket of ours gets such a number, which
+    every child inherits.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)

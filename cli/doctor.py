@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from gaoler.cli import exit_codes
+from gaoler.cli import exit_codes, specs
 from gaoler.config.settings import Settings, SettingsError, check_placement, check_uid_range, load
 from gaoler.sandbox import layers
 from gaoler.sandbox.layers import Layer
@@ -37,6 +37,7 @@ def check_host(settings: Settings) -> list[Layer]:
     return [
         _placement(settings),
         _uid_range(settings),
+        _memory(settings),
         *_warnings(settings),
     ]
 
@@ -60,6 +61,15 @@ def _uid_range(settings: Settings) -> Layer:
     except SettingsError as error:
         return Layer("task users", layers.MISSING, str(error), "set UID_RANGE to a free range")
     return Layer("task users", layers.ACTIVE)
+
+
+def _memory(settings: Settings) -> Layer:
+    try:
+        specs.check_memory(settings)
+    except SettingsError as error:
+        repair = "a host with more memory, or a lower MEMORY_LIMIT_BYTES"
+        return Layer("memory", layers.MISSING, str(error), repair)
+    return Layer("memory", layers.ACTIVE)
 
 
 def _warnings(settings: Settings) -> list[Layer]:

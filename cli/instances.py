@@ -1,15 +1,19 @@
 """One service for each STATE_DIR, and no two with the same users for their tasks.
 
-A running service holds the lock beside its runtime folder; the lock's file says which UIDs
-it leases from, for others that start on the same host.
+A running service holds two locks.  That on the folder STATE_DIR itself is what makes it the
+only one, wherever another has its RUNTIME_DIR: it is on the folder, not on a file in it,
+since the service's user could put another file in its place.  The lock beside the runtime
+folder says in its file which UIDs are leased, for others that start on the same host.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import pwd
 from pathlib import Path
 
+from gaoler.cli.children import StartFailed
 from gaoler.config.settings import Settings, SettingsError
 
 
@@ -17,24 +21,82 @@ class AlreadyRuns(Exception):
     """Another service has this STATE_DIR."""
 
 
-def lock(settings: Settings, runtime_dir: str, gid: int) -> int:
-    """Take the instance's lock and make its runtime folder; a descriptor to be kept open.
+def check_state_dir(settings: Settings, user: pwd.struct_passwd) -> None:
+    """StartFailed where STATE_DIR is no folder that the service's user owns."""
+    os.close(_open_state_dir(settings, user))
 
-    Raises AlreadyRuns, and SettingsError where a neighbour has some of the same UIDs.
+
+def lock(settings: Settings, runtime_dir: str, user: pwd.struct_passwd) -> tuple[int, int]:
+    """Take the instance's locks and make its runtime folder; descriptors to be kept open.
+
+    Raises AlreadyRuns, StartFailed where a folder cannot be used, and SettingsError where a
+    neighbour has some of the same UIDs.
     """
+    state = _lock_state_dir(settings, user)
+    try:
+        return state, _lock_runtime_dir(settings, runtime_dir, user.pw_gid)
+    except OSError as error:
+        os.close(state)
+        where = f": {error.filename}" if error.filename else ""
+        raise StartFailed(
+            f"RUNTIME_DIR={settings.runtime_dir}: allowed is a folder that can be made and "
+            f"written; {error.strerror}{where}"
+        ) from None
+    except BaseException:
+        os.close(state)
+        raise
+
+
+def _open_state_dir(settings: Settings, user: pwd.struct_passwd) -> int:
+    folder, name = settings.state_dir, user.pw_name
+    allowed = f"STATE_DIR={folder}: allowed is a folder that {name} owns"
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StartFailed(f"{allowed}; {error.strerror}; bin/serve makes it") from None
+    if os.fstat(descriptor).st_uid != user.pw_uid:
+        os.close(descriptor)
+        raise StartFailed(f"{allowed}; it is another's")
+    return descriptor
+
+
+def _lock_state_dir(settings: Settings, user: pwd.struct_passwd) -> int:
+    descriptor = _open_state_dir(settings, user)
+    try:
+        if _holds(descriptor):
+            return descriptor
+    except OSError as error:  # some file systems of other hosts lock no folder
+        os.close(descriptor)
+        raise StartFailed(
+            f"STATE_DIR={settings.state_dir}: allowed is a folder that can be locked; "
+            f"{error.strerror}"
+        ) from None
+    os.close(descriptor)
+    raise _already_runs(settings)
+
+
+def _lock_runtime_dir(settings: Settings, runtime_dir: str, gid: int) -> int:
     os.makedirs(settings.runtime_dir, 0o755, exist_ok=True)
     taken = _try_lock(f"{runtime_dir}.lock")
     if taken is None:
-        raise AlreadyRuns(f"another gaoler with STATE_DIR={settings.state_dir} runs already")
-    first, last = settings.uid_range
-    os.ftruncate(taken, 0)
-    os.pwrite(taken, f"{first}-{last}\n".encode(), 0)
-    _check_neighbours(settings, runtime_dir)
-    os.makedirs(os.path.join(runtime_dir, "root"), 0o755, exist_ok=True)
-    # The socket lies in it: the service's user passes, nobody else.
-    os.chmod(runtime_dir, 0o750)
-    os.chown(runtime_dir, 0, gid)
+        raise _already_runs(settings)
+    try:
+        first, last = settings.uid_range
+        os.ftruncate(taken, 0)
+        os.pwrite(taken, f"{first}-{last}\n".encode(), 0)
+        _check_neighbours(settings, runtime_dir)
+        os.makedirs(os.path.join(runtime_dir, "root"), 0o755, exist_ok=True)
+        # The socket lies in it: the service's user passes, nobody else.
+        os.chmod(runtime_dir, 0o750)
+        os.chown(runtime_dir, 0, gid)
+    except BaseException:
+        os.close(taken)
+        raise
     return taken
+
+
+def _already_runs(settings: Settings) -> AlreadyRuns:
+    return AlreadyRuns(f"another gaoler with STATE_DIR={settings.state_dir} runs already")
 
 
 def _check_neighbours(settings: Settings, runtime_dir: str) -> None:
@@ -57,9 +119,16 @@ def _check_neighbours(settings: Settings, runtime_dir: str) -> None:
 def _try_lock(path: str) -> int | None:
     """A descriptor that holds the lock until it is closed; None where somebody has it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    if _holds(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _holds(descriptor: int) -> bool:
+    """Lock what is open there; False where somebody else has it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
+        return False
+    return True

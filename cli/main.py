@@ -30,12 +30,45 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code, see `exit_codes`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        try:
+            return _run(words)
+        finally:
+            if sys.stdout is not None:  # it is None where whoever started us closed it
+                sys.stdout.flush()  # here, where what is wrong with it can still be met
+    except BrokenPipeError:  # whoever read our output has seen enough
+        _drop_output()
+        return exit_codes.FAILED
+    except OSError as problem:
+        _drop_output()
+        print(f"gaoler: {problem}", file=sys.stderr)
+        return exit_codes.FAILED
+
+
+def _run(words: Sequence[str]) -> int:
+    from gaoler.config.kinds import SettingsError
+
     called = words[0] if words and words[0] in COMMANDS else None
     module = importlib.import_module(COMMANDS[called][0]) if called is not None else None
     args = _parser(called, module).parse_args(words)
     if module is None:  # argparse let nothing but a command through
         raise AssertionError(words)
-    return _run(module, args)
+    try:
+        return int(module.main(args))
+    except SettingsError as problem:
+        print(f"gaoler: {problem}", file=sys.stderr)
+        return exit_codes.BAD_USAGE
+    except KeyboardInterrupt:
+        return exit_codes.INTERRUPTED
+
+
+def _drop_output() -> None:
+    """What is still buffered and cannot be written must not fail at the interpreter's end."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser(called: str | None, module: Any) -> argparse.ArgumentParser:
@@ -55,25 +88,6 @@ def _parser(called: str | None, module: Any) -> argparse.ArgumentParser:
         if name == called:
             module.add_arguments(command)
     return parser
-
-
-def _run(module: Any, args: argparse.Namespace) -> int:
-    from gaoler.config.kinds import SettingsError
-
-    try:
-        code = int(module.main(args))
-        if sys.stdout is not None:  # it is None where whoever started us closed it
-            sys.stdout.flush()  # here, where a reader that has left can still be met
-    except SettingsError as problem:
-        print(f"gaoler: {problem}", file=sys.stderr)
-        return exit_codes.BAD_USAGE
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; what is still buffered has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return exit_codes.FAILED
-    except KeyboardInterrupt:
-        return exit_codes.INTERRUPTED
-    return code
 
 
 class _Version(argparse.Action):

@@ -10,9 +10,10 @@ import argparse
 import json
 import os
 import posixpath
+import re
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -21,7 +22,7 @@ from gaoler.cli.run_order import Order, Upload, patience_ms, request
 from gaoler.cli.run_outcome import Ran, Reply
 from gaoler.cli.service import AddressError, Service, post, service_at
 from gaoler.config.runtimes import UnknownLanguageError, program
-from gaoler.config.settings import Settings
+from gaoler.config.settings import DAY_MS, MOST_BYTES, Settings
 
 DEFAULT_URL = "http://127.0.0.1:8300"
 ROUTE = "/api/v1/execute"
@@ -81,9 +82,14 @@ def _add_connection(parser: argparse.ArgumentParser) -> None:
 
 def _add_program(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--timeout-ms", type=_positive, metavar="N", help="the time of the run, building apart"
+        "--timeout-ms",
+        type=_up_to(DAY_MS),
+        metavar="N",
+        help="the time of the run, building apart",
     )
-    parser.add_argument("--memory-bytes", type=_positive, metavar="N", help="the memory of the run")
+    parser.add_argument(
+        "--memory-bytes", type=_up_to(MOST_BYTES), metavar="N", help="the memory of the run"
+    )
     parser.add_argument(
         "--env",
         action="append",
@@ -222,11 +228,17 @@ def _stdin(from_terminal: bool) -> bytes:
     return data
 
 
-def _positive(word: str) -> int:
-    number = int(word) if word.isascii() and word.isdecimal() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{word!a}: expected a number, at least 1")
-    return number
+def _up_to(most: int) -> Callable[[str], int]:
+    """Whole numbers from 1 to what no service's settings can exceed."""
+
+    def parse(word: str) -> int:
+        # Its length first: Python reads no number of thousands of digits.
+        number = int(word) if re.fullmatch("[0-9]{1,19}", word) else 0
+        if not 1 <= number <= most:
+            raise argparse.ArgumentTypeError(f"{word!a}: expected a number from 1 to {most}")
+        return number
+
+    return parse
 
 
 def _variable(word: str) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 runs as      root, tiny, single-threaded
 parent       whoever started it; children: the warden and gunicorn
-descriptors  the instance's lock; the warden's lifeline
+descriptors  the instance's locks; the listening sockets; the warden's lifeline
 dies when    told to by SIGTERM or SIGINT, or when one of the two cannot be kept alive
 
 It parses nothing that strangers send and touches no task.  If it is killed outright, the
@@ -16,22 +16,27 @@ import argparse
 import contextlib
 import faulthandler
 import http.client
+import logging
 import os
 import pickle
 import pwd
 import select
 import signal
+import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from gaoler.cli import children, doctor, exit_codes, instances, logs, specs
+from gaoler.cli import children, doctor, exit_codes, instances, listeners, logs, specs
 from gaoler.cli.children import Child, StartFailed
+from gaoler.config.kinds import host_and_port, refusal
 from gaoler.config.settings import Settings, SettingsError, check_placement, check_uid_range, load
 from gaoler.sandbox import capabilities, layers, syscalls
 
 _WARDEN_STOP_S = 15.0
 _WEB_MARGIN_S = 3.0
+_LOG = logging.getLogger("gaoler.serve")
 
 # What the web process finds in its environment: nothing of ours, and no secret.
 _WEB_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent"}
@@ -41,9 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     del parser  # everything is a setting
 
 
+class Broken(Exception):
+    """The supervision failed: a bug, or a host that has run out of something."""
+
+
 def main(args: argparse.Namespace) -> int:
     """Run the service until it is told to stop."""
     del args
+    children.occupy_standard_descriptors()
     settings = load(os.environ)
     logs.configure(settings.log_level)
     try:
@@ -51,6 +61,9 @@ def main(args: argparse.Namespace) -> int:
     except (StartFailed, instances.AlreadyRuns) as error:
         print(f"gaoler serve: {error}", file=sys.stderr)
         return exit_codes.UNAVAILABLE
+    except Broken as error:
+        print(f"gaoler serve: {error}", file=sys.stderr)
+        return exit_codes.FAILED
 
 
 class Service:
@@ -61,6 +74,7 @@ class Service:
         self.instance = specs.instance_of(settings)
         self.runtime_dir = specs.runtime_dir_of(settings, self.instance)
         self.user = _service_user(settings.service_user)
+        self.listening: list[socket.socket] = []
         self.lifeline = -1
         self.stop_asked = False
         self.layers: dict[str, str] = {}
@@ -70,24 +84,40 @@ class Service:
     def run(self) -> int:
         """Start, supervise, stop."""
         self._check_host()
-        lock = instances.lock(self.settings, self.runtime_dir, self.user.pw_gid)
+        locks = instances.lock(self.settings, self.runtime_dir, self.user)
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         faulthandler.register(signal.SIGUSR1)
         self._listen_to_signals()
-        failure: StartFailed | None = None
-        try:
-            self.warden.launch()
-            self.web.launch()
-            self._announce()
-            self._supervise()
-        except StartFailed as error:
-            failure = error
-        finally:
-            self._stop()
-            os.close(lock)
-        if failure is not None:
-            raise failure
+        # The web process is stopped first, so that its clients are answered; then the warden.
+        stages = (self._serve, self._stop_listening, self._stop_web, self._stop_warden)
+        failures = [failure for failure in map(self._attempt, stages) if failure is not None]
+        for descriptor in locks:
+            os.close(descriptor)
+        if failures:
+            raise failures[0]
         return exit_codes.DONE
+
+    def _attempt(self, stage: Callable[[], None]) -> StartFailed | Broken | None:
+        """What a stage failed of: whatever it is, the stages after it must have their turn.
+
+        A child that they leave behind ends with us: gunicorn gets SIGTERM from the kernel, the
+        warden's lifeline ends.
+        """
+        try:
+            stage()
+        except StartFailed as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - logged, and told by the exit code
+            _LOG.exception("supervision_failed")
+            return Broken(f"failed: {type(error).__name__}; see the log above")
+        return None
+
+    def _serve(self) -> None:
+        self._listen()
+        self.warden.launch()
+        self.web.launch()
+        self._announce()
+        self._supervise()
 
     # --- before anything is started ---
 
@@ -96,11 +126,13 @@ class Service:
             raise SettingsError(
                 f"RUNNER_MODE={self.settings.runner_mode}: allowed is sandbox in this version"
             )
+        self._check_settings()
         if os.geteuid() != 0:
             raise StartFailed("making sandboxes needs root; run: sudo bin/serve")
         check_placement(self.settings, doctor.checkout())
         passwd, subuid = (_text(path) for path in ("/etc/passwd", "/etc/subuid"))
         check_uid_range(self.settings.uid_range, passwd, subuid)
+        instances.check_state_dir(self.settings, self.user)
         found = layers.survey()
         self.layers = {layer.name: str(layer) for layer in found}
         shown = [layer for layer in found if layer.state != layers.ACTIVE]
@@ -109,6 +141,22 @@ class Service:
         if missing:
             names = ", ".join(layer.name for layer in missing)
             raise StartFailed(f"this host cannot hold a task: missing {names}")
+
+    def _check_settings(self) -> None:
+        """What suits a test, or a look at the settings, but no service."""
+        for name, address in self._addresses():
+            if address[1] == 0:
+                allowed = "a port from 1 to 65535, so that clients can know it"
+                raise refusal(name, host_and_port(address), allowed)
+        specs.check_memory(self.settings)
+
+    def _addresses(self) -> tuple[tuple[str, tuple[str, int]], ...]:
+        return ("BIND", self.settings.bind), ("INTERNAL_BIND", self.settings.internal_bind)
+
+    def _listen(self) -> None:
+        """Ours before anything is started: whoever answers there from now on is us."""
+        for name, address in self._addresses():
+            self.listening.append(listeners.listen(name, address))
 
     # --- children ---
 
@@ -129,7 +177,13 @@ class Service:
         if self.lifeline >= 0:
             os.close(self.lifeline)
         self.lifeline = alive_write
-        if not children.became_ready(ready_read):
+        ready = False
+        try:
+            ready = children.became_ready(ready_read)
+        finally:
+            if not ready:
+                children.end(pid)
+        if not ready:
             raise StartFailed("the warden did not start; see the log above")
         return pid
 
@@ -148,8 +202,9 @@ class Service:
             syscalls.die_with_parent(parent, signal.SIGTERM)
             os.chdir("/")
 
+        given = [handed, *(sock.fileno() for sock in self.listening)]
         pid = children.spawn(
-            ["-m", "gaoler.cli.web", str(handed)], _WEB_ENVIRONMENT, [handed], give_up_rights
+            ["-m", "gaoler.cli.web", *map(str, given)], _WEB_ENVIRONMENT, given, give_up_rights
         )
         os.close(handed)
         return pid
@@ -235,7 +290,8 @@ class Service:
                 ended.append(child)
 
     def _end_web_group(self) -> None:
-        """Gunicorn has ended; a worker of it may still hold the listening sockets."""
+        """Gunicorn has ended; a worker of it may still answer, and would beside the next one
+        give the same slots away once more."""
         children.signal_group(self.web.pid, signal.SIGTERM)
         deadline = time.monotonic() + self.settings.shutdown_timeout_ms / 1000 + _WEB_MARGIN_S
         while children.group_lives(self.web.pid):
@@ -250,12 +306,18 @@ class Service:
 
     # --- the end ---
 
-    def _stop(self) -> None:
-        """The web process first, so that its clients are answered; then the warden."""
+    def _stop_listening(self) -> None:
+        """Ours are closed first, so that from gunicorn's close on clients are turned away."""
+        while self.listening:
+            self.listening.pop().close()
+
+    def _stop_web(self) -> None:
         limit_s = self.settings.shutdown_timeout_ms / 1000 + _WEB_MARGIN_S
         if self.web.pid:
             children.signal_group(self.web.pid, signal.SIGTERM)
             self._await_end(self.web, limit_s)
+
+    def _stop_warden(self) -> None:
         if self.lifeline >= 0:
             os.close(self.lifeline)
             self.lifeline = -1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 
+from gaoler.actors.policy.memory import request_memory_bytes
+from gaoler.config.kinds import refusal
 from gaoler.config.settings import Settings
 from gaoler.sandbox.client import SandboxClient
 from gaoler.sandbox.job import Limits
@@ -26,6 +28,23 @@ def instance_of(settings: Settings) -> str:
 
 def runtime_dir_of(settings: Settings, instance: str) -> str:
     return os.path.join(settings.runtime_dir, instance)
+
+
+def check_memory(settings: Settings) -> None:
+    """SettingsError where not even one task that names no limit could ever run."""
+    least_bytes = request_memory_bytes(
+        steps=[[settings.memory_limit_bytes]],
+        workspace_bytes=settings.workspace_bytes,
+        tmp_bytes=settings.tmp_bytes,
+        shm_bytes=settings.shm_bytes,
+        output_bytes=settings.request_output_limit_bytes,
+    )
+    if settings.tasks_memory_bytes < least_bytes:
+        allowed = (
+            f"at least {least_bytes}, what one task with MEMORY_LIMIT_BYTES "
+            f"({settings.memory_limit_bytes}) reserves with its /box, /tmp, /dev/shm and output"
+        )
+        raise refusal("TASKS_MEMORY_BYTES", settings.tasks_memory_bytes, allowed)
 
 
 def make_spec(settings: Settings, instance: str, uid: int, gid: int) -> WardenSpec:

@@ -2,7 +2,8 @@
 
 runs as      the service user; no capability in any set, no_new_privs
 parent       `gaoler serve`; child: gunicorn's one asgi worker
-descriptors  the listening sockets; in the worker the connection to the warden
+descriptors  the listening sockets, which `gaoler serve` has bound; in the worker the
+             connection to the warden
 dies when    `gaoler serve` ends or asks it to
 
 This is the worker's composition root: the only place that knows HTTP, actors and the
@@ -17,9 +18,11 @@ import faulthandler
 import logging
 import os
 import pickle
+import resource
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from gunicorn.app.base import BaseApplication  # type: ignore[import-untyped]
@@ -28,18 +31,20 @@ from gaoler.actors import system as actor_system
 from gaoler.actors.messages import Refusal
 from gaoler.actors.system import System
 from gaoler.cli import logs, specs
-from gaoler.config.kinds import host_and_port
 from gaoler.config.settings import Settings
 from gaoler.http.app import Front
 from gaoler.http.routes import Services
-from gaoler.sandbox import syscalls
+from gaoler.sandbox import process, syscalls
 from gaoler.sandbox.client import SandboxClient
 
 _LOG = logging.getLogger("gaoler.web")
 # Idle connections are closed after this; a client that reuses one saves a handshake.
 _KEEP_ALIVE_S = 30
 _WORKER_STUCK_S = 60
-_CONNECTIONS = 100_000
+_MOST_CONNECTIONS = 100_000
+# Descriptors that are no connection: our own, and for each slot those of a request that runs.
+_OWN_DESCRIPTORS = 256
+_DESCRIPTORS_EACH_SLOT = 4
 
 
 class Web:
@@ -99,18 +104,20 @@ def _die(actor: str, error: BaseException | None) -> None:
 class Gunicorn(BaseApplication):  # type: ignore[misc]
     """Gunicorn with settings of ours and no configuration file."""
 
-    def __init__(self, settings: Settings, front: Front) -> None:
+    def __init__(self, settings: Settings, front: Front, listening: Sequence[int]) -> None:
+        """`listening`: descriptors of sockets that listen, which become gunicorn's."""
         self._settings = settings
         self._front = front
+        self._listening = listening
         super().__init__()
 
     def load_config(self) -> None:
         settings = self._settings
         chosen: dict[str, Any] = {
-            "bind": [host_and_port(settings.bind), host_and_port(settings.internal_bind)],
+            "bind": [f"fd://{descriptor}" for descriptor in self._listening],
             "worker_class": "gaoler.http.worker.Worker",
             "workers": 1,
-            "worker_connections": _CONNECTIONS,
+            "worker_connections": connections(settings.max_concurrency),
             "backlog": 2048,
             "keepalive": _KEEP_ALIVE_S,
             "timeout": _WORKER_STUCK_S,
@@ -132,6 +139,13 @@ class Gunicorn(BaseApplication):  # type: ignore[misc]
         return self._front
 
 
+def connections(max_concurrency: int) -> int:
+    """How many there may be: fewer than our descriptors, so that what runs has its own."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    others = _OWN_DESCRIPTORS + _DESCRIPTORS_EACH_SLOT * max_concurrency
+    return min(_MOST_CONNECTIONS, max(descriptors // 2, descriptors - others))
+
+
 def _after_fork(arbiter: Any, worker: Any) -> None:
     """A worker whose arbiter dies ends in good order: its clients get their 503."""
     del worker
@@ -142,17 +156,20 @@ def _after_fork(arbiter: Any, worker: Any) -> None:
 
 
 def main() -> int:
-    """`python -m gaoler.cli.web FD`: what `gaoler serve` starts.
+    """`python -m gaoler.cli.web FD LISTENING...`: what `gaoler serve` starts.
 
-    FD yields, pickled by our parent, (settings, instance, layers).
+    FD yields, pickled by our parent, (settings, instance, layers).  LISTENING are the
+    descriptors of the sockets on BIND and INTERNAL_BIND.
     """
-    with os.fdopen(int(sys.argv[1]), "rb") as file:
+    handed, *listening = map(int, sys.argv[1:])
+    with os.fdopen(handed, "rb") as file:
         settings, instance, layers = pickle.load(file)
     sys.argv = ["gaoler-web"]  # gunicorn would read it
     logs.configure(settings.log_level)
+    process.raise_descriptor_limit()
     web = Web(settings, instance, layers)
     front = Front(settings, web.start, web.stop, web.begin_stop)
-    Gunicorn(settings, front).run()
+    Gunicorn(settings, front, listening).run()
     return 0
 
 

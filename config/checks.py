@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gaoler.config.settings import Settings
 
 NOBODY_UID = 65_534
+LEAST_CPUS = 0.01  # the kernel takes no quota below 1 ms in its period of 100 ms
 
 
 def check(settings: Settings) -> None:
@@ -20,6 +21,7 @@ def check(settings: Settings) -> None:
     _check_addresses(settings)
     _check_times(settings)
     _check_limits(settings)
+    _check_sizes(settings)
     _check_sandbox(settings)
 
 
@@ -52,6 +54,10 @@ def _check_times(settings: Settings) -> None:
             f"({settings.runner_ttl_slack_ms})"
         )
         raise refusal("QUEUE_ALLOWANCE_GRADING_MS", settings.queue_allowance_grading_ms, allowed)
+    if settings.budget_grace_ms + 1 > settings.runner_timeout_ms:
+        # Else the shortest interactive request that there can be is refused.
+        allowed = f"less than RUNNER_TIMEOUT_MS ({settings.runner_timeout_ms})"
+        raise refusal("BUDGET_GRACE_MS", settings.budget_grace_ms, allowed)
 
 
 def _check_limits(settings: Settings) -> None:
@@ -72,6 +78,15 @@ def _check_limits(settings: Settings) -> None:
     ):
         if value > most:
             raise refusal(name, value, f"at most {most_name} ({most})")
+
+
+def _check_sizes(settings: Settings) -> None:
+    if settings.admitted_bytes < settings.execute_body_limit_bytes:
+        # Else a body of an allowed size never fits, however long its client waits.
+        allowed = f"at least EXECUTE_BODY_LIMIT_BYTES ({settings.execute_body_limit_bytes})"
+        raise refusal("ADMITTED_BYTES", settings.admitted_bytes, allowed)
+    if 0 < settings.cpus_per_slot < LEAST_CPUS:
+        raise refusal("CPUS_PER_SLOT", settings.cpus_per_slot, f"0 or at least {LEAST_CPUS}")
 
 
 def _check_sandbox(settings: Settings) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 SHORTEST_KEY = 16  # characters; what is shorter can be guessed over the network
 LONGEST_SHOWN = 80  # characters of a refused value in the error line
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 # What the sandbox makes by itself: a bind mount there would hide it or be hidden.
 SANDBOX_OWN_PATHS = ("/proc", "/sys", "/dev", "/etc", "/box", "/tmp", "/run")
@@ -112,17 +113,23 @@ def _whole_number(raw: object) -> int:
 
 def number(lowest: float, highest: float) -> Kind:
     def parse(raw: object) -> float:
-        if isinstance(raw, bool) or not isinstance(raw, str | int | float):
-            raise NotAllowedError
-        try:
-            value = float(raw)
-        except (ValueError, OverflowError):
-            raise NotAllowedError from None
+        value = _any_number(raw)
         if not (math.isfinite(value) and lowest <= value <= highest):
             raise NotAllowedError
         return value
 
     return Kind(f"a number from {lowest:g} to {highest:g}", parse, _itself)
+
+
+def _any_number(raw: object) -> float:
+    if isinstance(raw, str) and not _NUMBER.fullmatch(raw.strip()):
+        raise NotAllowedError  # float() also reads other scripts' digits, and `1_0`
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        raise NotAllowedError
+    try:
+        return float(raw)
+    except OverflowError:
+        raise NotAllowedError from None
 
 
 def uid_range(lowest: int, highest: int) -> Kind:

@@ -57,6 +57,9 @@ class ProblemProtocol(ASGIProtocol):  # type: ignore[misc]
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        if self.worker.nr_conns > self.worker.worker_connections:
+            transport.abort()  # gunicorn has the setting, and this worker does not look at it
+            return
         # Whatever the kernel does not take at once counts as unread.  Below gunicorn's mark
         # it would lie in the transport unseen, and closing waits until it is gone.
         transport.set_write_buffer_limits(high=0)

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -294,6 +295,9 @@ class LiveService:
         self.settings = load(self.environment)
         self.instance = specs.instance_of(self.settings)
         self.process: subprocess.Popen[bytes] | None = None
+        # As bin/serve does.
+        self.settings.state_dir.mkdir(mode=0o750, exist_ok=True)
+        shutil.chown(self.settings.state_dir, self.settings.service_user)
 
     def start(self) -> LiveService:
         """Start it and wait for the line that says how to try it."""

@@ -135,3 +135,13 @@ def test_a_reader_that_leaves_early_is_no_traceback() -> None:
         done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, check=False)
     assert done.stderr == b""
     assert done.returncode == exit_codes.FAILED
+
+
+@pytest.mark.parametrize("words", [["config"], ["config", "BIND"], ["--help"], ["--version"]])
+def test_output_that_cannot_be_written_is_one_line(words: list[str]) -> None:
+    """Pins: `gaoler config >/dev/full` was a traceback."""
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "gaoler.cli.main", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.stderr == b"gaoler: [Errno 28] No space left on device\n"
+    assert done.returncode == exit_codes.FAILED

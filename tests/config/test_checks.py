@@ -75,6 +75,28 @@ def test_what_a_task_gets_unasked_is_no_more_than_it_may_ask_for(name: str, valu
     assert refused({name: value}).startswith(f"{name}={value}: allowed is at most ")
 
 
+def test_the_grace_of_a_step_leaves_an_interactive_request_some_time() -> None:
+    assert load({"BUDGET_GRACE_MS": "29999"})
+    text = refused({"BUDGET_GRACE_MS": "30000"})
+    assert text == "BUDGET_GRACE_MS=30000: allowed is less than RUNNER_TIMEOUT_MS (30000)"
+
+
+def test_a_body_of_the_largest_size_must_fit_in_what_is_admitted() -> None:
+    assert load({"ADMITTED_BYTES": str(2**25)})
+    text = refused({"ADMITTED_BYTES": str(2**25 - 1)})
+    assert text == (
+        "ADMITTED_BYTES=33554431: allowed is at least EXECUTE_BODY_LIMIT_BYTES (33554432)"
+    )
+
+
+def test_a_share_of_a_processor_that_no_kernel_takes_is_refused() -> None:
+    for value in ("0", "0.0", "0.01", "1024"):
+        assert load({"CPUS_PER_SLOT": value})
+    for value in ("0.009", "1e-30"):
+        text = refused({"CPUS_PER_SLOT": value})
+        assert text.endswith(": allowed is 0 or at least 0.01")
+
+
 def test_values_scaled_down_for_a_test_are_allowed() -> None:
     small = load(
         {

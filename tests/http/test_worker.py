@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -63,6 +64,7 @@ def serve(
     talk: Callable[[Connection], Awaitable[None]],
     body: bytes = b"ok",
     meanwhile: Callable[[], None] = lambda: None,
+    connections: int = 1_000,
 ) -> None:
     """Let a client talk to a server that gives everybody this body."""
 
@@ -81,6 +83,7 @@ def serve(
             asgi=application,
             loop=asyncio.get_running_loop(),
             nr_conns=0,
+            worker_connections=connections,
             nr=0,
             max_requests=sys.maxsize,
             alive=True,
@@ -209,3 +212,18 @@ def test_a_large_answer_that_is_read_leaves_the_connection_usable() -> None:
                 await asyncio.sleep(0)
 
     serve(talk, bytes(LARGE_BYTES))
+
+
+def test_a_connection_beyond_the_most_there_may_be_is_ended_at_once() -> None:
+    async def talk(connection: Connection) -> None:
+        address = connection.writer.get_extra_info("peername")
+        with contextlib.suppress(ConnectionResetError):
+            reader, writer = await asyncio.open_connection(*address)
+            try:
+                assert await reader.read() == b""
+            finally:
+                writer.transport.abort()
+        connection.writer.write(REQUEST)
+        assert await connection.hear() == b"ok"
+
+    serve(talk, connections=1)
