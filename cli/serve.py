@@ -35,6 +35,8 @@ from gaoler.config.settings import Settings, SettingsError, check_placement, che
 from gaoler.sandbox import capabilities, layers, syscalls
 
 _WARDEN_STOP_S = 15.0
+# A process may hang in the kernel, where not even SIGKILL reaches it.
+_KILL_S = 5.0
 _WEB_MARGIN_S = 3.0
 _LOG = logging.getLogger("gaoler.serve")
 
@@ -297,6 +299,9 @@ class Service:
         while children.group_lives(self.web.pid):
             if time.monotonic() > deadline:
                 children.signal_group(self.web.pid, signal.SIGKILL)
+            if time.monotonic() > deadline + _KILL_S:
+                logs.note("child_left", child=self.web.name)
+                return
             time.sleep(0.02)
 
     def _replace(self, child: Child) -> None:
@@ -332,6 +337,9 @@ class Service:
                 logs.note("child_killed", child=child.name)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child.pid, signal.SIGKILL)
+            if left <= -_KILL_S:
+                logs.note("child_left", child=child.name)
+                return
             self._wait_for_signal(max(0.05, left))
             self._reap_any()
 

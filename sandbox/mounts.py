@@ -12,6 +12,7 @@ The order matters where a comment says so.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 
@@ -97,31 +98,49 @@ def _make_place(root: str, path: str) -> None:
 
 
 def toolchain(readonly_paths: tuple[str, ...]) -> tuple[str, ...]:
-    """The host folders to be shown, each file system of theirs by its own mount point.
+    """The host folders to be shown, and every mount point below them, parents first.
 
-    An overlay shows one file system: what the host has mounted below is shown by another.
+    An overlay shows one file system: what the host has mounted below is shown by another,
+    and a file that the host has covered with another one stays covered.
     """
     folders = [path for path in readonly_paths if not os.path.islink(path)]
     with open("/proc/self/mountinfo", encoding="utf-8") as file:
-        points = [line.split()[4] for line in file]
+        points = [_unescape(line.split()[4]) for line in file]
     below = [
         point
         for point in points
         if any(point.startswith(folder + "/") for folder in folders) and _is_mounted(point)
     ]
-    found = tuple(dict.fromkeys([*folders, *sorted(below)]))
+    found = tuple(sorted({*folders, *below}))
     for path in found:
         if any(character in path for character in ":,\\"):
             raise ValueError(f"a folder whose name an overlay cannot take: {path}")
     return found
 
 
+def _unescape(point: str) -> str:
+    """A path of mountinfo, where blanks and the like are written in octal."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), point)
+
+
 def _is_mounted(point: str) -> bool:
-    """True for a folder that is a file system of its own as seen from here.
+    """True for what is mounted there as seen from here.
 
     What was mounted later, above it, may hide a mount point that is still listed.
     """
-    return os.path.isdir(point) and os.stat(point).st_dev != os.stat(os.path.dirname(point)).st_dev
+    try:
+        return _mount_id(point) != _mount_id(os.path.dirname(point))
+    except FileNotFoundError:
+        return False
+
+
+def _mount_id(path: str) -> str:
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file:
+            return next(line for line in file if line.startswith("mnt_id:"))
+    finally:
+        os.close(descriptor)
 
 
 def mount_overlay(folder: str, empty: str, target: str) -> None:
@@ -133,6 +152,12 @@ def mount_overlay(folder: str, empty: str, target: str) -> None:
     """
     flags = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV
     syscalls.mount("gaoler-tools", target, "overlay", flags, f"lowerdir={folder}:{empty}")
+
+
+def _bind_readonly(file: str, target: str) -> None:
+    syscalls.mount(file, target, None, syscalls.MS_BIND)
+    attributes = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
+    syscalls.mount_setattr(syscalls.AT_FDCWD, target, 0, attributes)
 
 
 def _make_etc(etc: str) -> None:
@@ -195,7 +220,10 @@ def enter_root(root: str, folders: tuple[str, ...], uid: int, box_bytes: int, in
     The old root is detached, so no path leads to the host any more.
     """
     for folder in folders:
-        mount_overlay(folder, root + EMPTY, root + folder)
+        if os.path.isdir(folder):
+            mount_overlay(folder, root + EMPTY, root + folder)
+        else:
+            _bind_readonly(folder, root + folder)
     _mount_private(root + BOX, uid, box_bytes, inodes)
     os.chdir(root)
     syscalls.pivot_root(".", ".")

@@ -124,3 +124,12 @@ def raise_descriptor_limit() -> None:
     """As many descriptors as the host lets us have; a jail holds about a dozen."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def uid_of(pid: int) -> int | None:
+    """The real UID of a process; None where it has ended."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("Uid:"))
+    except (OSError, StopIteration):
+        return None

@@ -328,40 +328,43 @@ def sweep(layout: Layout, instance: str) -> frozenset[int]:
     base = layout.open_base(instance)
     try:
         names = sorted(base.children())
-        undead = [name for name in names if not _sweep_jail(layout, base, name)]
-        uids = frozenset(uid for name in undead for uid in _uids_in(base, name))
+        left = _kill_all(layout, base, names)
+        for name in names:
+            if name not in left:
+                remove_jail(base, name)
+        uids = frozenset(uid for name in left for uid in _uids_in(base, name))
     finally:
         base.close()
     if names:
-        log("swept", jails=len(names) - len(undead), left=undead)
+        log("swept", jails=len(names) - len(left), left=left)
     return uids
 
 
-def _sweep_jail(layout: Layout, base: Group, name: str) -> bool:
-    """False where processes of it will not die."""
+def _kill_all(layout: Layout, base: Group, names: list[str]) -> list[str]:
+    """Those of the jails in which something still lives after a while; one while for all."""
+    # Made again where an earlier removal stopped half-way.
+    jails = {name: base.child(name, make=True) for name in names}
     deadline = time.monotonic() + QUARANTINE_AFTER_NS / 1e9
-    jail = base.child(name, make=True)  # an earlier removal may have stopped half-way
     try:
         while True:
-            layout.kill(jail)
-            if not layout.populated(jail):
-                break
-            if time.monotonic() > deadline:
-                return False
+            living = [name for name, jail in jails.items() if layout.populated(jail)]
+            if not living or time.monotonic() > deadline:
+                return living
+            for name in living:
+                layout.kill(jails[name])
             time.sleep(0.005)
     finally:
-        jail.close()
-    remove_jail(base, name)
-    return True
+        for jail in jails.values():
+            jail.close()
 
 
 def _uids_in(base: Group, name: str) -> set[int]:
-    """The real UIDs of a jail's processes."""
+    """The users that a jail's processes run as."""
     jail = base.child(name)
     leaves = [jail.child(leaf) for leaf in jail.children()]
     try:
         pids = {pid for group in (jail, *leaves) for pid in group.processes()}
-        return {os.stat(f"/proc/{pid}").st_uid for pid in pids if os.path.exists(f"/proc/{pid}")}
+        return {uid for pid in pids if (uid := process.uid_of(pid)) is not None}
     finally:
         for group in (jail, *leaves):
             group.close()

@@ -146,7 +146,12 @@ def test_a_sibling_that_keeps_closing_the_workspace_breaks_its_own_request_alone
     close = "import os, time\nend = time.monotonic() + 1\n"
     close += "while time.monotonic() < end:\n    os.chmod('/box', 0)\n"
     results = warden.run([python(close), shell("sleep 0.3", collect=("x",))], shell("echo after"))
-    assert results[1][0].outcome in ("completed", "setup_failed")
+    (_, collected), (after,) = results
+    if collected.outcome == "completed":
+        assert [f.error for f in collected.files] in (["missing"], ["unreadable"])
+    else:
+        assert (collected.outcome, collected.reason) == ("setup_failed", "bad_path")
+    assert (after.outcome, after.stdout) == ("completed", b"after\n")
 
 
 def test_every_final_refusal_has_a_reason_to_be_there() -> None:
