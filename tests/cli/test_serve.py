@@ -187,8 +187,11 @@ def test_an_address_that_is_not_this_hosts_stops_the_start(folder: Path) -> None
 
 
 @as_root
-def test_the_port_is_never_free_while_the_web_process_is_started_again(served: Served) -> None:
+def test_the_port_is_never_free_while_the_web_process_is_started_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A client that comes in between waits, and nobody else can have the port."""
+    monkeypatch.setattr(listeners, "PATIENCE_S", 0.0)
     before = int(served.answer())
     os.kill(served.process.pid, signal.SIGSTOP)  # so that it does not start another yet
     os.kill(before, signal.SIGKILL)
