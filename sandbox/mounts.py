@@ -164,14 +164,11 @@ def _make_etc(etc: str) -> None:
     for name, text in _ETC_WRITTEN.items():
         with open(os.path.join(etc, name), "w", encoding="ascii") as file:
             file.write(text)
-    for name in _ETC_COPIED:
-        _copy(os.path.join("/etc", name), os.path.join(etc, name))
-    folders = [
-        *_ETC_COPIED_FOLDERS,
-        *(n for n in os.listdir("/etc") if n.startswith(_ETC_PREFIXES)),
-    ]
-    for name in folders:
-        _copy(os.path.join("/etc", name), os.path.join(etc, name))
+    prefixed = [name for name in os.listdir("/etc") if name.startswith(_ETC_PREFIXES)]
+    for name in (*_ETC_COPIED, *_ETC_COPIED_FOLDERS, *prefixed):
+        target = os.path.join(etc, name)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        _copy(os.path.join("/etc", name), target)
 
 
 def _make_mask(root: str) -> None:
@@ -180,21 +177,23 @@ def _make_mask(root: str) -> None:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a file, link or folder with its links as they are; what cannot be read is left out."""
-    if os.path.islink(source) or os.path.isfile(source):
-        if _is_public(source):
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            shutil.copy2(source, target, follow_symlinks=False)
-    elif os.path.isdir(source):
+    """Copy a file, link or folder with its links as they are.
+
+    A file is left out that not every user of the host may read: nothing else may enter the
+    jail.  There are hundreds of links, hence few calls for each.
+    """
+    try:
+        mode = os.lstat(source).st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(mode):
+        os.symlink(os.readlink(source), target)
+    elif stat.S_ISDIR(mode):
         os.makedirs(target, exist_ok=True)
         for name in os.listdir(source):
             _copy(os.path.join(source, name), os.path.join(target, name))
-
-
-def _is_public(path: str) -> bool:
-    """True for what every user of the host may read anyway: nothing else may enter the jail."""
-    info = os.lstat(path)
-    return stat.S_ISLNK(info.st_mode) or bool(info.st_mode & stat.S_IROTH)
+    elif stat.S_ISREG(mode) and mode & stat.S_IROTH:
+        shutil.copy2(source, target)
 
 
 def _make_devices(dev: str) -> None:

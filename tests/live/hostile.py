@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tests.emulation import stretched
+
 
 @dataclass(frozen=True)
 class Hostile:
@@ -19,6 +21,8 @@ def _python(source: str) -> dict[str, Any]:
 
 
 def _made(name: str, task: dict[str, Any], *outcomes: str, wall_ms: int = 1500) -> Hostile:
+    if "timed_out" not in outcomes:
+        wall_ms = round(stretched(wall_ms))
     limits = {"wall_ms": wall_ms, "memory_bytes": 96 << 20, "pids": 32, "output_bytes": 65_536}
     return Hostile(name, {**task, "limits": limits}, frozenset(outcomes), wall_ms)
 
@@ -74,4 +78,8 @@ HOSTILE = (
         "timed_out",
     ),
 )
-UNREAD = {"cmd": "/bin/true", "stdin": "x" * 10_000_000, "limits": {"wall_ms": 1500}}
+UNREAD = {
+    "cmd": "/bin/true",
+    "stdin": "x" * 10_000_000,
+    "limits": {"wall_ms": round(stretched(1500))},
+}

@@ -163,7 +163,7 @@ def _expect_all_in_the_leaf(service: LiveService, group: Path) -> None:
         (jail,) = _children(group / service.instance)
         inner = group / service.instance / jail
         assert [_pids(x) for x in (group, inner.parent, inner)] == [[], [], []]
-        assert set(_pids(inner / "task-0")) == set(parts["task"])
+        assert set(_pids(inner / "task-0")) >= set(parts["task"])  # the shell may fork yet
         kill(parts["task"][0])
         assert running.result(LIMIT_S).body["results"][0]["outcome"] == "signaled"
 
