@@ -137,13 +137,15 @@ def _url(args: argparse.Namespace, environ: Mapping[str, str]) -> str:
 def _key(args: argparse.Namespace, environ: Mapping[str, str]) -> str | None:
     if args.key_file is None:
         return environ.get("GAOLER_API_KEY") or None
+    # As the server reads its own: one a line, blank lines and comments passed over.
     try:
-        first_line = _read(args.key_file).decode().partition("\n")[0].strip()
+        lines = [line.strip() for line in _read(args.key_file).decode().splitlines()]
     except UnicodeDecodeError:
-        first_line = ""
-    if not first_line:
-        raise UsageError(f"{args.key_file}: its first line is no key")
-    return first_line
+        lines = []
+    key = next((line for line in lines if line and not line.startswith("#")), None)
+    if key is None:
+        raise UsageError(f"{args.key_file}: there is no key in it")
+    return key
 
 
 def _order(args: argparse.Namespace) -> Order:

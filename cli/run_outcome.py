@@ -154,7 +154,8 @@ def _of_refusal(refused: Refused) -> Ending:
     if status in (502, 503):
         return Ending(UNAVAILABLE, f"unavailable: {detail}")
     if status == 401:
-        return Ending(REFUSED, "refused: it wants a key; see --key-file and GAOLER_API_KEY")
+        hint = "it takes no key like this one, or wants one; see --key-file and GAOLER_API_KEY"
+        return Ending(REFUSED, f"refused: {hint}")
     if 300 <= status < 500:
         return Ending(REFUSED, f"refused: {detail}")
     return Ending(OUR_FAULT, f"the service failed: {detail}{_by_id(refused.request_id)}")

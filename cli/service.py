@@ -148,6 +148,8 @@ def _send(connection: http.client.HTTPConnection, service: Service, path: str, b
 
 
 def _why(error: OSError | http.client.HTTPException, limit_s: float) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return f"{error.strerror}; does it run there? see --url and GAOLER_URL"
     if isinstance(error, TimeoutError):
         return f"no answer within {limit_s:g} s"
     if isinstance(error, http.client.RemoteDisconnected | http.client.IncompleteRead):

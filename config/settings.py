@@ -59,7 +59,7 @@ class Settings:
         address(), "127.0.0.1:8300", "where the public API listens; beyond loopback it needs keys"
     )
     internal_bind: tuple[str, int] = setting(
-        address(), "127.0.0.1:8301", "where the operators' API and console listen"
+        address(), "127.0.0.1:8301", "where the operators' API listens"
     )
     api_keys: tuple[str, ...] = setting(
         keys(), None, "the keys that clients may use; none: anybody on this host may"
@@ -138,16 +138,18 @@ class Settings:
     )
     queue_limit_grading: int = setting(integer(0, 100_000), 64, "grading requests that may wait")
     runner_runs_per_evaluation: int = setting(
-        integer(1, 100_000), 4, "interactive requests of one evaluation, waiting or running"
+        integer(1, 100_000),
+        4,
+        "interactive requests of one evaluation, waiting or running; no effect yet",
     )
     rate_limit_per_minute: int = setting(
-        integer(0, 1_000_000), 0, "requests of one API key in a minute; 0: no limit"
+        integer(0, 1_000_000), 0, "requests of one API key in a minute; 0: no limit; no effect yet"
     )
     subject_runs_per_minute: int = setting(
-        integer(0, 1_000_000), 0, "runs of one subject in a minute; 0: no limit"
+        integer(0, 1_000_000), 0, "runs of one subject in a minute; 0: no limit; no effect yet"
     )
     subject_tries_per_minute: int = setting(
-        integer(0, 1_000_000), 10, "tries of one subject in a minute; 0: no limit"
+        integer(0, 1_000_000), 10, "tries of one subject in a minute; 0: no limit; no effect yet"
     )
     tasks_memory_bytes: int = setting(
         integer(16 * MIB, MOST_BYTES),
@@ -191,7 +193,9 @@ class Settings:
 
     # --- the sandbox ----------------------------------------------------------------------
     runner_mode: str = setting(
-        choice("sandbox", "stub"), "sandbox", "stub: answer without running anything"
+        choice("sandbox", "stub"),
+        "sandbox",
+        "stub: answer without running anything; refused at start as yet",
     )
     default_sandbox_profile: str = setting(
         choice(*PROFILES), "standard_v1", "the profile of a task that names none"
@@ -214,10 +218,14 @@ class Settings:
     # A socket's path ends after 107 bytes.
     runtime_dir: Path = setting(path(longest=90), "/run/gaoler", "sockets and locks")
     step_cache_bytes: int = setting(
-        integer(0, MOST_BYTES), GIB, "disk for cached steps; 0: none is kept"
+        integer(0, MOST_BYTES), GIB, "disk for cached steps; 0: none is kept; no effect yet"
     )
-    file_store_bytes: int = setting(integer(0, MOST_BYTES), GIB, "disk for uploaded files")
-    file_ttl_s: int = setting(integer(1, YEAR_S), 86_400, "how long an uploaded file is kept")
+    file_store_bytes: int = setting(
+        integer(0, MOST_BYTES), GIB, "disk for uploaded files; no effect yet"
+    )
+    file_ttl_s: int = setting(
+        integer(1, YEAR_S), 86_400, "how long an uploaded file is kept; no effect yet"
+    )
     log_level: str = setting(
         choice("debug", "info", "warning", "error"), "info", "the least that is logged"
     )

@@ -139,7 +139,7 @@ def test_a_bad_option_is_bad_usage(words: list[str]) -> None:
         (["--file", "none", "a.py"], "gaoler run: 'none': No such file or directory"),
         (["--file", "=b", "a.py"], "gaoler run: --file '=b': expected PATH or PATH=REMOTE"),
         (["--file", "a.xyz=./a.py", "a.py"], "gaoler run: two files would be sent as 'a.py'"),
-        (["--key-file", "a.py", "a.py"], "gaoler run: a.py: its first line is no key"),
+        (["--key-file", "a.py", "a.py"], "gaoler run: a.py: there is no key in it"),
         (["--url", "host", "a.py"], "gaoler run: the URL 'host': expected http://HOST"),
     ],
 )
@@ -227,7 +227,10 @@ def test_no_service_is_unavailable(source: Callable[..., str]) -> None:
     done = gaoler_run(f"http://127.0.0.1:{port}", source("a.py", ""))
     assert done.returncode == 121
     assert done.stdout == b""
-    expected = f"gaoler run: unavailable: 127.0.0.1:{port}: Connection refused\n"
+    expected = (
+        f"gaoler run: unavailable: 127.0.0.1:{port}: Connection refused; "
+        "does it run there? see --url and GAOLER_URL\n"
+    )
     assert done.stderr.decode() == expected
 
 
@@ -411,7 +414,7 @@ def test_the_key_of_a_file_goes_before_that_of_the_environment(
     for key in ("", "wrong"):
         done = through(file, GAOLER_API_KEY=key)
         assert done.returncode == 122
-        assert b"it wants a key" in done.stderr
+        assert b"it takes no key" in done.stderr
         assert done.stderr.count(b"\n") == 1
 
 

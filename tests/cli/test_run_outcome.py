@@ -95,7 +95,7 @@ CASES: list[tuple[Reply, int, str | None]] = [
     (
         Refused(401, "send a key", "unauthorized"),
         122,
-        "refused: it wants a key; see --key-file and GAOLER_API_KEY",
+        "refused: it takes no key like this one, or wants one; see --key-file and GAOLER_API_KEY",
     ),
     (Refused(422, "too much", "limits_exceeded"), 122, "refused: too much"),
     (Refused(301, "status 301"), 122, "refused: status 301"),

@@ -136,7 +136,9 @@ def test_a_refusal_before_the_body_was_sent_is_read(answering: Callable[..., Scr
 
 def test_nobody_is_there() -> None:
     address = f"127.0.0.1:{free_port()}"
-    assert ask(f"http://{address}") == Unreachable(f"{address}: Connection refused")
+    assert ask(f"http://{address}") == Unreachable(
+        f"{address}: Connection refused; does it run there? see --url and GAOLER_URL"
+    )
 
 
 def test_who_never_answers_is_left_in_the_end() -> None:
