@@ -53,10 +53,11 @@ from gaoler.sandbox import (
     task,
     wire,
 )
-from gaoler.sandbox.cgroup import Group, Layout, remove_jail
-from gaoler.sandbox.jails import QUARANTINE_AFTER_NS, Jail, Jails, Wanted, log
+from gaoler.sandbox.cgroup import Layout
+from gaoler.sandbox.jails import Jail, Jails, Wanted, log
 from gaoler.sandbox.loop import Loop
 from gaoler.sandbox.spec import OVERHEAD_PIDS, WardenSpec
+from gaoler.sandbox.sweep import sweep
 
 _MS = 1_000_000
 _LONGEST_MESSAGE = 4096
@@ -318,56 +319,6 @@ def await_predecessor(spec: WardenSpec) -> int:
             time.sleep(0.02)
         else:
             return lock
-
-
-def sweep(layout: Layout, instance: str) -> frozenset[int]:
-    """Kill and remove the jails that an earlier life of this instance left.
-
-    What will not die stays in quarantine: its UIDs are returned, not to be leased again.
-    """
-    base = layout.open_base(instance)
-    try:
-        names = sorted(base.children())
-        left = _kill_all(layout, base, names)
-        for name in names:
-            if name not in left:
-                remove_jail(base, name)
-        uids = frozenset(uid for name in left for uid in _uids_in(base, name))
-    finally:
-        base.close()
-    if names:
-        log("swept", jails=len(names) - len(left), left=left)
-    return uids
-
-
-def _kill_all(layout: Layout, base: Group, names: list[str]) -> list[str]:
-    """Those of the jails in which something still lives after a while; one while for all."""
-    # Made again where an earlier removal stopped half-way.
-    jails = {name: base.child(name, make=True) for name in names}
-    deadline = time.monotonic() + QUARANTINE_AFTER_NS / 1e9
-    try:
-        while True:
-            living = [name for name, jail in jails.items() if layout.populated(jail)]
-            if not living or time.monotonic() > deadline:
-                return living
-            for name in living:
-                layout.kill(jails[name])
-            time.sleep(0.005)
-    finally:
-        for jail in jails.values():
-            jail.close()
-
-
-def _uids_in(base: Group, name: str) -> set[int]:
-    """The users that a jail's processes run as."""
-    jail = base.child(name)
-    leaves = [jail.child(leaf) for leaf in jail.children()]
-    try:
-        pids = {pid for group in (jail, *leaves) for pid in group.processes()}
-        return {uid for pid in pids if (uid := process.uid_of(pid)) is not None}
-    finally:
-        for group in (jail, *leaves):
-            group.close()
 
 
 def listen(spec: WardenSpec) -> socket.socket:
