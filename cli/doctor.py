@@ -55,9 +55,14 @@ def _placement(settings: Settings) -> Layer:
     return Layer("placement", layers.ACTIVE)
 
 
+def check_users(settings: Settings) -> None:
+    """Raises SettingsError where somebody on this host has a user of UID_RANGE."""
+    check_uid_range(settings.uid_range, _text("/etc/passwd"), _text("/etc/subuid"))
+
+
 def _uid_range(settings: Settings) -> Layer:
     try:
-        check_uid_range(settings.uid_range, _text("/etc/passwd"), _text("/etc/subuid"))
+        check_users(settings)
     except SettingsError as error:
         return Layer("task users", layers.MISSING, str(error), "set UID_RANGE to a free range")
     return Layer("task users", layers.ACTIVE)

@@ -26,12 +26,11 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from gaoler.cli import children, doctor, exit_codes, instances, listeners, logs, specs
 from gaoler.cli.children import Child, StartFailed
 from gaoler.config.kinds import host_and_port, refusal
-from gaoler.config.settings import Settings, SettingsError, check_placement, check_uid_range, load
+from gaoler.config.settings import Settings, SettingsError, check_placement, load
 from gaoler.sandbox import capabilities, layers, syscalls
 
 _WARDEN_STOP_S = 15.0
@@ -132,8 +131,7 @@ class Service:
         if os.geteuid() != 0:
             raise StartFailed("making sandboxes needs root; run: sudo bin/serve")
         check_placement(self.settings, doctor.checkout())
-        passwd, subuid = (_text(path) for path in ("/etc/passwd", "/etc/subuid"))
-        check_uid_range(self.settings.uid_range, passwd, subuid)
+        doctor.check_users(self.settings)
         instances.check_state_dir(self.settings, self.user)
         found = layers.survey()
         self.layers = {layer.name: str(layer) for layer in found}
@@ -354,7 +352,3 @@ def _service_user(name: str) -> pwd.struct_passwd:
     if user.pw_uid == 0:
         raise StartFailed(f"SERVICE_USER={name} is root")
     return user
-
-
-def _text(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8", errors="replace") if Path(path).exists() else ""

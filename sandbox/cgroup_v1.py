@@ -71,14 +71,15 @@ class HybridLayout(Layout):
 
     def usage(self, group: Group) -> Usage:
         cpu = counters(group.read("v2", "cpu.stat"))
+        peak = int(group.read("memory", "memory.max_usage_in_bytes"))
         return Usage(
             cpu_user_ns=cpu["user_usec"] * 1000,
             cpu_system_ns=cpu["system_usec"] * 1000,
-            memory_peak_bytes=int(group.read("memory", "memory.max_usage_in_bytes")),
+            memory_peak_bytes=peak,
             pids_peak=_pids_peak(group),
             pids_limit_hits=counters(group.read("pids", "pids.events")).get("max", 0),
             oom_kills=counters(group.read("memory", "memory.oom_control")).get("oom_kill", 0),
-            oom_by_own_limit=_met_its_limit(group),
+            oom_by_own_limit=_met_its_limit(group, peak),
         )
 
     def watch_oom(self, group: Group) -> OomWatch:
@@ -99,13 +100,12 @@ def find_mounts() -> dict[str, str]:
     return {name: paths[name] for name in CONTROLLERS if name in paths}
 
 
-def _met_its_limit(group: Group) -> bool:
+def _met_its_limit(group: Group, peak: int) -> bool:
     """True where the group's own limit, not one above it, left no room.
 
     v1 has no counter for it that current kernels still count, but when the OOM killer is
     called because of a limit, use stands at that limit to within one charge.
     """
-    peak = int(group.read("memory", "memory.max_usage_in_bytes"))
     return peak + _LARGEST_CHARGE >= int(group.read("memory", "memory.limit_in_bytes"))
 
 

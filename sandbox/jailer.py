@@ -377,7 +377,7 @@ def main(
     failure: BaseException | None = None
     try:
         jailer.build(stages)
-    except (OSError, process.StageFailed) as error:
+    except OSError as error:
         failure = error
     received = _receive_job(control)
     if received is None:
@@ -399,8 +399,5 @@ def _receive_job(control: socket.socket) -> tuple[int, socket.socket] | None:
     data, ancillary, _, _ = control.recvmsg(16, socket.CMSG_SPACE(2 * 4), socket.MSG_CMSG_CLOEXEC)
     if not data:
         return None
-    descriptors: list[int] = []
-    for _, _, raw in ancillary:
-        descriptors += memoryview(raw).cast("i").tolist()
-    job, request = descriptors
+    job, request = wire.descriptors(ancillary)
     return job, socket.socket(fileno=request)

@@ -18,15 +18,6 @@ PARENT_GONE = 70
 BROKEN = 71
 
 
-class StageFailed(Exception):
-    """A set-up stage failed: its name and errno, for the log."""
-
-    def __init__(self, stage: str, errno: int) -> None:
-        super().__init__(f"{stage}: {os.strerror(errno)}")
-        self.stage = stage
-        self.errno = errno
-
-
 class Stages:
     """Names the stage that a process is in, so that a failure can say where it happened."""
 

@@ -102,10 +102,8 @@ class Supervisor:
         )
         if not data:
             return None
-        descriptors: list[int] = []
-        for _, _, raw in ancillary:
-            descriptors += memoryview(raw).cast("i").tolist()
-        return Order.load(data), descriptors[0], descriptors[1:]
+        job, *pipes = wire.descriptors(ancillary)
+        return Order.load(data), job, pipes
 
     def _expect_parked(self) -> None:
         message = hear(self.sock)

@@ -136,10 +136,7 @@ def _receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
     )
     if not data:
         os._exit(0)  # never needed: the request ended first
-    descriptors: list[int] = []
-    for _, _, raw in ancillary:
-        descriptors += memoryview(raw).cast("i").tolist()
-    return json.loads(data), descriptors
+    return json.loads(data), wire.descriptors(ancillary)
 
 
 def _go(

@@ -187,7 +187,7 @@ class Warden:
         except OSError:
             self.cut_off(connection)
             return
-        descriptors = _descriptors(ancillary)
+        descriptors = wire.descriptors(ancillary)
         try:
             if not data or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 self.cut_off(connection)
@@ -277,14 +277,6 @@ def _stream_socket(descriptor: int) -> socket.socket:
         sock.close()
         raise Refused("the first descriptor is not a stream socket")
     return sock
-
-
-def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    found: list[int] = []
-    for level, kind, raw in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found += memoryview(raw[: len(raw) - len(raw) % 4]).cast("i").tolist()
-    return found
 
 
 # --- start and stop ---

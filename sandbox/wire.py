@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -252,6 +253,15 @@ def file_base(descriptor: int) -> int:
     """Where sections and blobs begin: file offsets in a task's section count from here."""
     head = os.pread(descriptor, len(MAGIC) + 4, 0)
     return int(len(head) + _U32.unpack_from(head, len(MAGIC))[0])
+
+
+def descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    """What came by SCM_RIGHTS with a message; the caller owns them."""
+    found: list[int] = []
+    for level, kind, raw in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found += memoryview(raw[: len(raw) - len(raw) % 4]).cast("i").tolist()
+    return found
 
 
 # --- frames -------------------------------------------------------------------------------
