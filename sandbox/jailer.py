@@ -71,11 +71,13 @@ class Jailer:
         self.exec_ns = 0
         self.output_left = 0
         self.let_go = 0  # tasks whose program may have begun
+        self.stages = process.Stages()
 
     # --- before the job ---
 
-    def build(self, stages: process.Stages) -> None:
+    def build(self) -> None:
         """Everything that does not depend on the job."""
+        stages = self.stages
         stages.enter("join cgroup")
         own = self.jail.child(SELF)
         own.join()
@@ -129,15 +131,19 @@ class Jailer:
         self.job = job
         self.request = request
         try:
+            self.stages.enter("read the job")
             header = self._read_header()
+            self.stages.enter("resize the workspace")
             mounts.resize_box(header.workspace_bytes, self.spec.workspace_inodes)
             self.output_left = header.output_bytes
+            self.stages.enter("run the steps")
             self._run_steps(header)
+            self.stages.enter("finish")
             request.sendall(wire.json_frame(wire.FINISHED, {"exec_ns": self.exec_ns}))
         except RequestBroken as broken:
             self._say_failed(broken.stage, broken.errno)
         except (OSError, wire.ProtocolError) as error:
-            self._say_failed(f"jailer: {error}", process.errno_of(error))
+            self._say_failed(f"{self.stages.now}: {error}", process.errno_of(error))
 
     def _say_failed(self, stage: str, errno: int) -> None:
         code = "internal_error" if self.let_go else "sandbox_setup_failed"
@@ -373,10 +379,9 @@ def main(
     """Build, say so, wait for the job, run it.  Called in a fresh fork of the warden."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     jailer = Jailer(spec, layout, jail, uid, prepared)
-    stages = process.Stages()
     failure: BaseException | None = None
     try:
-        jailer.build(stages)
+        jailer.build()
     except OSError as error:
         failure = error
     received = _receive_job(control)
@@ -386,7 +391,7 @@ def main(
     if failure is not None:
         failed = {
             "code": "sandbox_setup_failed",
-            "stage": f"{stages.now}: {failure}",
+            "stage": f"{jailer.stages.now}: {failure}",
             "errno": process.errno_of(failure),
         }
         request.sendall(wire.json_frame(wire.FAILED, failed))

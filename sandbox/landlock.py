@@ -41,18 +41,22 @@ def handled_access(abi: int) -> int:
     return access
 
 
-def make_ruleset(abi: int, writable: tuple[str, ...]) -> int:
+def make_ruleset(abi: int, readable: tuple[str, ...], writable: tuple[str, ...]) -> int:
     """A ruleset for the jail that the caller stands in; returns its descriptor.
 
-    Read and execute everywhere below /, everything but device nodes below `writable`,
-    and reading and writing, but no ioctl, on the device nodes in /dev.
+    Folders are listed everywhere; files are read and executed below `readable`, and
+    everything but making device nodes is done below `writable`.  Device nodes in /dev are
+    read and written, without ioctl.  So a part of the host that came to be mounted anywhere
+    else would have names and no contents.
     """
     access = handled_access(abi)
     # Ruleset structs grew with the ABI: fs (8 bytes), net (4), scoped (6).
     size = 24 if abi >= SCOPES_ABI else 16 if abi >= _NET_ABI else 8
     scoped = _SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL
     ruleset = syscalls.landlock_create_ruleset(access, 0, scoped, size)
-    _allow(ruleset, "/", _EXECUTE | _READ_FILE | _READ_DIR)
+    _allow(ruleset, "/", _READ_DIR)
+    for folder in readable:
+        _allow(ruleset, folder, _EXECUTE | _READ_FILE | _READ_DIR)
     _allow(ruleset, "/dev", access & (_READ_FILE | _WRITE_FILE | _READ_DIR | _TRUNCATE))
     for folder in writable:
         _allow(ruleset, folder, access & ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV))

@@ -23,6 +23,7 @@ BOX = "/box"
 TMP = "/tmp"
 SHM = "/dev/shm"
 WRITABLE = (BOX, TMP, SHM)
+READABLE = ("/etc", "/proc")  # beside the toolchain's folders
 MASK = "/etc/masked"
 EMPTY = "/run"  # a folder of the template that stays empty
 

@@ -46,22 +46,25 @@ class Supervisor:
         self.cpus = cpus
         self.prepared = prepared
         self.started = False  # the program was let go: it may have run
+        self.stages = process.Stages()
 
     def run(self) -> None:
         """Park a task, wait for the order, run it, send the result."""
         try:
+            self.stages.enter("fork init")
             self._fork_init()
             received = self._receive_order()
             if received is None:
                 return
             order, job, pipes = received
             result = self._run(order, job, pipes)
+            self.stages.enter("send the result")
             payload = wire.pack_result(order.step, order.task, result)
             self.jailer.sendall(wire.frame(wire.TASK_DONE, payload))
         except Broken as broken:
             self._say_failed(broken.stage, broken.errno)
         except OSError as error:
-            self._say_failed(f"supervisor: {error}", error.errno or 0)
+            self._say_failed(f"{self.stages.now}: {error}", error.errno or 0)
 
     def _say_failed(self, stage: str, errno: int) -> None:
         failed = {"stage": stage, "errno": errno, "started": self.started}
@@ -96,7 +99,9 @@ class Supervisor:
 
     def _receive_order(self) -> tuple[Order, int, list[int]] | None:
         """The jailer's order with the job and, for piped streams, their descriptors."""
+        self.stages.enter("park the task")
         self._expect_parked()
+        self.stages.enter("receive the order")
         data, ancillary, _, _ = self.jailer.recvmsg(
             task.LONGEST_MESSAGE, socket.CMSG_SPACE(3 * 4), socket.MSG_CMSG_CLOEXEC
         )
@@ -108,15 +113,19 @@ class Supervisor:
     def _expect_parked(self) -> None:
         message = hear(self.sock)
         if message is None or "parked" not in message:
-            raise failed_at("park the task", message)
+            raise failed_at(self.stages.now, message)
 
     # --- the run ---
 
     def _run(self, order: Order, job: int, pipes: list[int]) -> TaskResult:
+        self.stages.enter("limit the task")
         self.layout.limit_task(self.group, order.limits, self.cpus)
         parked = Parked(self.sock, self.report, self.init_pid, self.init_fd)
         run = Run(parked, self.group, self.layout, order, job, self.uid)
         self.started = True
+        self.stages.enter("start the task")
         run.start(pipes)
+        self.stages.enter("watch over the task")
         run.watch_over()
+        self.stages.enter("make the result")
         return run.result()

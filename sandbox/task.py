@@ -105,7 +105,10 @@ def lock_down(
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     # Made while nothing on the way to the folders can be closed to us.
-    ruleset = landlock.make_ruleset(prepared.landlock_abi, mounts.WRITABLE)
+    folders = (path for path in prepared.toolchain if os.path.isdir(path))
+    ruleset = landlock.make_ruleset(
+        prepared.landlock_abi, (*mounts.READABLE, *folders), mounts.WRITABLE
+    )
     process.close_all_but([sock.fileno(), ruleset])
     if prepared.oom_protected:
         process.unprotect_from_oom()
@@ -147,29 +150,30 @@ def _go(
     prepared: Prepared,
 ) -> None:
     job, *streams = descriptors
-    stage = "read the task"
+    stages = process.Stages()
     try:
+        stages.enter("read the task")
         for target, descriptor in enumerate(streams):
             os.dup2(descriptor, target)
             os.close(descriptor)
         section = json.loads(wire.read_range(job, wire.Range(*order["section"])))
-        stage = "inputs"
+        stages.enter("write inputs")
         inputs.write_all(job, section["files"])
-        stage = "working_dir"
+        stages.enter("enter working folder")
         inputs.enter_folder(section["working_dir"])
-        stage = "limits"
+        stages.enter("set limits")
         # Whatever else came: the program gets 0, 1, 2 and nothing more.
         process.close_all_but([speaker.descriptor])
         rlimits.apply(Limits(*order["limits"]))
         process.reset_signals()
-        stage = "profile"
+        stages.enter("load the profile")
         for program in prepared.programs.final[order["profile"]]:
             syscalls.seccomp_load(program)
     except inputs.InputRefused as refusal:
         speaker.say(refused=refusal.reason)
         return
     except BaseException as error:  # noqa: BLE001 - whatever it is, the supervisor is told
-        speaker.fail(stage, error)
+        speaker.fail(stages.now, error)
         return
     _exec(speaker, section, joined)
 
@@ -189,6 +193,8 @@ def _exec(speaker: Speaker, section: dict[str, Any], joined: tuple[float, float]
     except OSError as error:
         found = error.errno not in _NOT_FOUND
         speaker.say(exec_failed="not_executable" if found else "command_not_found")
+    except BaseException as error:  # noqa: BLE001 - our exit status must not pass for the program's
+        speaker.fail("exec", error)
 
 
 def exec_by_path(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
