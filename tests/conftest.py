@@ -11,8 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.alterations.layers_off import LAYERS
 from tests.emulation import LEFT_OUT, STRETCH
 from tests.hosting import LiveService, LiveWarden, eventually, jails_on_host
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--without",
+        metavar="LAYER",
+        help="run against a sandbox without this layer (tests/alterations/layers_off.py)",
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,9 +60,13 @@ def _need_sandbox() -> None:
 
 
 @pytest.fixture(scope="session")
-def session_warden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveWarden]:
+def session_warden(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[LiveWarden]:
     _need_sandbox()
-    warden = LiveWarden(tmp_path_factory.mktemp("warden")).start()
+    without = request.config.getoption("--without")
+    alterations = [f"layers_off:{LAYERS[without].__name__}"] if without else []
+    warden = LiveWarden(tmp_path_factory.mktemp("warden"), alterations).start()
     yield warden
     warden.stop()
 
@@ -81,8 +94,9 @@ def start_warden(tmp_path: Path) -> Iterator[Callable[..., LiveWarden]]:
     _need_sandbox()
     wardens: list[LiveWarden] = []
 
-    def start(**overrides: object) -> LiveWarden:
-        wardens.append(LiveWarden(tmp_path / f"warden-{len(wardens)}", **overrides).start())
+    def start(*alterations: str, **overrides: object) -> LiveWarden:
+        folder = tmp_path / f"warden-{len(wardens)}"
+        wardens.append(LiveWarden(folder, alterations, **overrides).start())
         return wardens[-1]
 
     yield start

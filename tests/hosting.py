@@ -20,7 +20,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ ENVIRONMENT = {
 _UIDS_EACH = 512
 _FIRST_UID = 300_000 + (os.getpid() % 1_000) * _UIDS_EACH
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+_ROOT = Path(__file__).parent.parent
 
 
 # --- jobs ---------------------------------------------------------------------------------
@@ -174,10 +175,14 @@ _counter = itertools.count()
 
 
 class LiveWarden:
-    """A warden of the tests' own, and a client of it."""
+    """A warden of the tests' own, and a client of it.
 
-    def __init__(self, folder: Path, **overrides: Any) -> None:
+    `alterations`: what is taken out of it or broken in it, see tests/alterations/warden.py.
+    """
+
+    def __init__(self, folder: Path, alterations: Sequence[str] = (), **overrides: Any) -> None:
         number = next(_counter)
+        self.alterations = alterations
         self.settings = Settings(
             state_dir=folder / "state",
             runtime_dir=folder,
@@ -203,10 +208,12 @@ class LiveWarden:
         alive_read, self.lifeline = os.pipe()
         ready_read, ready_write = os.pipe()
         given = (spec_read, alive_read, ready_write)
+        module = "tests.alterations.warden" if self.alterations else "gaoler.sandbox.warden"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gaoler.sandbox.warden", *map(str, given)],
+            [sys.executable, "-m", module, *map(str, given), *self.alterations],
             pass_fds=given,
             stderr=subprocess.DEVNULL,
+            cwd=_ROOT,
         )
         for descriptor in given:
             os.close(descriptor)
