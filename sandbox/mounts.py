@@ -1,10 +1,10 @@
 """The root that a task sees, and the mounts that are its own.
 
-The warden builds a template of the root once, in its own mount namespace: a small tmpfs
-with a hand-made /etc and the harmless device nodes.  A jail's namespace is a copy of that
-one; the jailer mounts the host's toolchain folders on it, read-only and each through an
-overlay of its own, and a fresh /box, and pivots into it; each task's init mounts its own
-/proc, /tmp and /dev/shm.
+The warden builds a template once, in its own mount namespace: a small tmpfs with a hand-made
+/etc, and the harmless device nodes.  A jail's namespace is a copy of that one; the jailer
+mounts the template and the host's toolchain folders, read-only and each through an overlay
+of its own, and a fresh /box, and pivots into it; each task's init mounts its own /proc, /tmp
+and /dev/shm.  So no two jails share an inode of anything that they can open.
 
 The order matters where a comment says so.
 """
@@ -25,7 +25,12 @@ SHM = "/dev/shm"
 WRITABLE = (BOX, TMP, SHM)
 READABLE = ("/etc", "/proc")  # beside the toolchain's folders
 MASK = "/etc/masked"
-EMPTY = "/run"  # a folder of the template that stays empty
+
+# Below the warden's own tmpfs.
+_TEMPLATE = "template"
+_DEVICE_NODES = "devices"
+_EMPTY = "empty"
+_JAIL = "jail"  # where each jailer, in its own namespace, puts its jail's root together
 
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9)}
 _DEVICE_LINKS = {
@@ -66,15 +71,19 @@ _PROC_SHOWN = frozenset(
 _PROC_SYS_SHOWN = frozenset({"kernel", "vm", "fs"})
 
 
-def build_template(root: str, readonly_paths: tuple[str, ...]) -> None:
-    """Build the root that every jail shares, read-only, at the host path `root`.
+def build_template(holder: str, readonly_paths: tuple[str, ...]) -> None:
+    """Build what every jail's root is made from, read-only, at the host path `holder`.
 
     The caller stands in a mount namespace of its own.  `/` is made private first, or the
     host would see what is mounted here.
     """
     syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
-    syscalls.mount("gaoler-root", root, "tmpfs", flags, "mode=755,size=16m")
+    syscalls.mount("gaoler-root", holder, "tmpfs", flags, "mode=755,size=16m")
+    for name in (_TEMPLATE, _DEVICE_NODES, _EMPTY, _JAIL):
+        os.mkdir(os.path.join(holder, name), 0o755)
+    _make_devices(os.path.join(holder, _DEVICE_NODES))
+    root = os.path.join(holder, _TEMPLATE)
     for name in ("box", "dev", "etc", "proc", "run", "tmp", "usr", "var"):
         os.makedirs(os.path.join(root, name), 0o755, exist_ok=True)
     os.symlink("/run", os.path.join(root, "var/run"))
@@ -83,9 +92,8 @@ def build_template(root: str, readonly_paths: tuple[str, ...]) -> None:
         _make_place(root, path)
     _make_etc(os.path.join(root, "etc"))
     _make_mask(root)
-    _make_devices(os.path.join(root, "dev"))
     # Read-only as a whole, and only now: everything above had to be written.
-    _set_attributes(root, syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID)
+    _set_attributes(holder, syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID)
 
 
 def _make_place(root: str, path: str) -> None:
@@ -144,15 +152,19 @@ def _mount_id(path: str) -> str:
         os.close(descriptor)
 
 
-def mount_overlay(folder: str, empty: str, target: str) -> None:
-    """Show a host folder read-only, through inodes of this mount's own.
+_TOOLS = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV
+# The one mount of a jail on which a device node means a device.
+_DEVICES_MOUNT = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NOEXEC
+
+
+def mount_overlay(folder: str, empty: str, target: str, flags: int = _TOOLS) -> None:
+    """Show a folder read-only, through inodes of this mount's own.
 
     Through a plain bind every jail, and the host, would share the inodes: a task could
     watch by inotify what others open, lock files against them, and flush the host's disk.
     With one layer more, an empty one, the kernel lets an overlay do without an upper.
     """
-    flags = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV
-    syscalls.mount("gaoler-tools", target, "overlay", flags, f"lowerdir={folder}:{empty}")
+    syscalls.mount("gaoler-shown", target, "overlay", flags, f"lowerdir={folder}:{empty}")
 
 
 def _bind_readonly(file: str, target: str) -> None:
@@ -198,7 +210,6 @@ def _copy(source: str, target: str) -> None:
 
 
 def _make_devices(dev: str) -> None:
-    # The one mount of a jail on which a device node means a device.
     flags = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
     syscalls.mount("gaoler-dev", dev, "tmpfs", flags, "mode=755,size=64k")
     for name, (major, minor) in _DEVICES.items():
@@ -214,18 +225,24 @@ def _set_attributes(path: str, attributes: int) -> None:
     syscalls.mount_setattr(syscalls.AT_FDCWD, path, syscalls.AT_RECURSIVE, attributes)
 
 
-def enter_root(root: str, folders: tuple[str, ...], uid: int, box_bytes: int, inodes: int) -> None:
-    """Mount the toolchain and a fresh /box on the template, and make it this namespace's root.
+def enter_root(
+    holder: str, folders: tuple[str, ...], uid: int, box_bytes: int, inodes: int
+) -> None:
+    """Put a jail's root together and make it this namespace's root.
 
     The old root is detached, so no path leads to the host any more.
     """
+    # Names from here: a task reads in its mount table what each overlay was made from.
+    os.chdir(holder)
+    mount_overlay(_TEMPLATE, _EMPTY, _JAIL)
+    mount_overlay(_DEVICE_NODES, _EMPTY, _JAIL + "/dev", _DEVICES_MOUNT)
     for folder in folders:
         if os.path.isdir(folder):
-            mount_overlay(folder, root + EMPTY, root + folder)
+            mount_overlay(folder, _EMPTY, _JAIL + folder)
         else:
-            _bind_readonly(folder, root + folder)
-    _mount_private(root + BOX, uid, box_bytes, inodes)
-    os.chdir(root)
+            _bind_readonly(folder, _JAIL + folder)
+    _mount_private(_JAIL + BOX, uid, box_bytes, inodes)
+    os.chdir(_JAIL)
     syscalls.pivot_root(".", ".")
     syscalls.umount(".", syscalls.MNT_DETACH)
     os.chdir("/")

@@ -124,7 +124,13 @@ FINAL_REFUSED: tuple[tuple[str, dict[int, int], int], ...] = (
     ("fcntl", {1: 1026}, errno.EPERM),  # F_NOTIFY
     ("ioctl", {1: 0x5412}, errno.EPERM),  # TIOCSTI: typing for somebody else
     ("ioctl", {1: 0x541C}, errno.EPERM),  # TIOCLINUX
-    ("prctl", {0: 67}, errno.EPERM),  # PR_SET_MEMORY_MERGE: pages shared with others
+    # Pages shared with others, and so a clock to read them by: by prctl for all of the process
+    # (PR_SET_MEMORY_MERGE), by madvise for a range (MADV_MERGEABLE), as if without KSM.
+    ("prctl", {0: 67}, errno.EPERM),
+    ("madvise", {2: 12}, errno.EINVAL),
+    # RENAME_WHITEOUT leaves a device node behind, alone or with RENAME_NOREPLACE.
+    ("renameat2", {4: 4}, errno.EPERM),
+    ("renameat2", {4: 5}, errno.EPERM),
     # Protocols with a large surface and no use here.
     ("socket", {2: 262}, errno.EPROTONOSUPPORT),  # MPTCP
     ("socket", {2: 136}, errno.EPROTONOSUPPORT),  # UDPLITE

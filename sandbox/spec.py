@@ -52,7 +52,7 @@ class WardenSpec:
 
     @property
     def root_dir(self) -> str:
-        """Where the warden mounts the template of every jail's root, in its own namespace."""
+        """Where the warden mounts what every jail's root is made from, in its own namespace."""
         return os.path.join(self.runtime_dir, "root")
 
     def dump(self) -> bytes:

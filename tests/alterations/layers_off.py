@@ -136,11 +136,17 @@ def mount_attributes() -> None:
     _replace(syscalls, "mount_setattr", _nothing)
 
 
-def toolchain_overlays() -> None:
-    """The host's own folders, bound read-only."""
-    _replace(
-        mounts, "mount_overlay", lambda folder, _, target: mounts._bind_readonly(folder, target)
-    )
+def overlays() -> None:
+    """The host's own folders and the template's, bound read-only."""
+
+    def bind(folder: str, _: str, target: str, flags: int = syscalls.MS_NODEV) -> None:
+        syscalls.mount(folder, target, None, syscalls.MS_BIND)
+        attributes = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID
+        if flags & syscalls.MS_NODEV:
+            attributes |= syscalls.MOUNT_ATTR_NODEV
+        syscalls.mount_setattr(syscalls.AT_FDCWD, target, 0, attributes)
+
+    _replace(mounts, "mount_overlay", bind)
 
 
 def sized_tmpfs() -> None:
@@ -312,7 +318,7 @@ LAYERS: dict[str, Callable[[], None]] = {
     "session keyring, and the seccomp allow list": session_keyring,
     "detached host root": detached_root,
     "read-only, nosuid, nodev mounts": mount_attributes,
-    "toolchain overlays": toolchain_overlays,
+    "overlays": overlays,
     "sizes of /box, /tmp, /dev/shm": sized_tmpfs,
     "hidepid and masks of /proc": proc_masks,
     "PID namespace": pid_namespace,
