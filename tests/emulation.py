@@ -18,7 +18,7 @@ def stretched(amount: float) -> float:
 
 # Tests that are not run there, as file::function below tests/, and why.
 LEFT_OUT = {
-    "live/test_hostile.py::test_two_hundred_requests_with_hostile_ones_and_clients_that_hang_up": (
+    "live/test_soak.py::test_a_soak_of_hostile_and_normal_requests_with_random_kills_leaves_nothing": (
         "a soak, which takes minutes there"
     ),
 }
