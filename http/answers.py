@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Sequence
 
 from gaoler.actors.messages import Answer
+from gaoler.http.large import LARGE_BYTES, Base64, Text
 from gaoler.http.schemas import ExecuteGiven, StepGiven, TaskGiven
 from gaoler.sandbox.job import Collected, Stats, TaskResult
 
@@ -18,7 +19,10 @@ _HAS_SIGNAL = "signaled"
 def execute_answer(
     request_id: str, request: ExecuteGiven, answer: Answer, *, stub: bool = False
 ) -> dict[str, object]:
-    """The body of a 200 of `execute`; `stub` marks every result of a server that runs nothing."""
+    """The body of a 200 of `execute`; `stub` marks every result of a server that runs nothing.
+
+    Where `output_bytes` is `LARGE_BYTES` or more it may hold what only `large.pieces` can write.
+    """
     steps = zip(request.steps, answer.results, strict=True)
     return {
         "request_id": request_id,
@@ -33,6 +37,13 @@ def execute_answer(
             "budget_ms": answer.budget_ms,
         },
     }
+
+
+def output_bytes(answer: Answer) -> int:
+    """What an answer keeps in memory: all streams and files."""
+    results = [result for step in answer.results for result in step]
+    streams = sum(len(result.stdout) + len(result.stderr) for result in results)
+    return streams + sum(len(file.data) for result in results for file in result.files)
 
 
 def _cut(result: TaskResult) -> bool:
@@ -70,10 +81,17 @@ def _task(task: TaskGiven, result: TaskResult, stub: bool) -> dict[str, object]:
 
 def _stream(name: str, data: bytes) -> dict[str, object]:
     """The text, and the exact bytes beside it where the text cannot say them."""
+    if _is_text(data):
+        return {name: _text(data)}
+    return {name: _text(data), f"{name}_base64": _base64(data)}
+
+
+def _is_text(data: bytes) -> bool:
     try:
-        return {name: data.decode("utf-8")}
+        data.decode("utf-8")
     except UnicodeDecodeError:
-        return {name: data.decode("utf-8", "replace"), f"{name}_base64": _base64(data)}
+        return False
+    return True
 
 
 def _files(task: TaskGiven, collected: Sequence[Collected]) -> dict[str, object]:
@@ -91,14 +109,18 @@ def _file(file: Collected) -> dict[str, object]:
         "size_bytes": len(file.data),
         "sha256": hashlib.sha256(file.data).hexdigest(),
     }
-    try:
-        fields["content"] = file.data.decode("utf-8")
-    except UnicodeDecodeError:
-        fields["base64"] = _base64(file.data)
-    return fields
+    if _is_text(file.data):
+        return {**fields, "content": _text(file.data)}
+    return {**fields, "base64": _base64(file.data)}
 
 
-def _base64(data: bytes) -> str:
+def _text(data: bytes) -> object:
+    return Text(data) if len(data) >= LARGE_BYTES else data.decode("utf-8", "replace")
+
+
+def _base64(data: bytes) -> object:
+    if len(data) >= LARGE_BYTES:
+        return Base64(data)
     return base64.b64encode(data).decode("ascii")
 
 

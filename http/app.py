@@ -19,7 +19,14 @@ from gaoler.config.checks import is_loopback
 from gaoler.config.settings import Settings
 from gaoler.http.auth import Keys
 from gaoler.http.body import Intake, Receive
-from gaoler.http.context import SCOPE_KEY, Context, Scope, request_id_of, write_log_line
+from gaoler.http.context import (
+    CUT_OFF_KEY,
+    SCOPE_KEY,
+    Context,
+    Scope,
+    request_id_of,
+    write_log_line,
+)
 from gaoler.http.routes import (
     EXECUTE,
     HEALTH,
@@ -96,6 +103,7 @@ class Front:
             method=scope["method"],
             # A path may hold bytes that are no text; the log line must be writable.
             path=scope["path"].encode("utf-8", "backslashreplace").decode(),
+            cut_off=scope.get(CUT_OFF_KEY, lambda: None),
         )
         scope[SCOPE_KEY] = context
         try:

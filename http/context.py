@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -15,6 +15,7 @@ from gaoler.http.body import Intake
 request_logger = logging.getLogger("gaoler.http.request")
 
 SCOPE_KEY = "gaoler.context"
+CUT_OFF_KEY = "gaoler.cut_off"  # what ends the connection at once, from the worker
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _LOGGED_PATH_CHARACTERS = 200
@@ -30,6 +31,7 @@ class Context:
     intake: Intake
     method: str
     path: str
+    cut_off: Callable[[], None] = lambda: None
     started_ns: int = field(default_factory=time.monotonic_ns)
     key_id: str = ""
     status: int | None = None  # None: no answer was begun

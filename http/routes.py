@@ -16,13 +16,14 @@ from gaoler.actors.messages import Refusal
 from gaoler.config.settings import Settings
 from gaoler.http import errors
 from gaoler.http.admit import Admitted, FileStore, NoFiles, admit
-from gaoler.http.answers import execute_answer
+from gaoler.http.answers import execute_answer, output_bytes
 from gaoler.http.auth import Keys
 from gaoler.http.body import AdmittedBytes, Checking, Share, check_headers, read_body
 from gaoler.http.bridge import Actors, Bridge, ask
 from gaoler.http.context import Context, context_of
 from gaoler.http.decode import decode
 from gaoler.http.errors import ClientGone, Problem
+from gaoler.http.large import LARGE_BYTES, UnsentAnswers
 from gaoler.http.schemas import Bounds, ExecuteGiven, read_execute
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class Execute:
         self._services = services
         self._bridge = Bridge(services.actors, settings)
         self._admitted_bytes = AdmittedBytes(settings.admitted_bytes)
+        self._unsent = UnsentAnswers(settings.admitted_bytes)
         self._checking = Checking()
         self._bounds = Bounds(
             steps=settings.max_steps_per_request,
@@ -111,8 +113,12 @@ class Execute:
             raise problem_of(reply)
         stub = self._settings.runner_mode == "stub"
         answer = execute_answer(context.request_id, given, reply, stub=stub)
+        held_bytes = output_bytes(reply)
         response.content_type = falcon.MEDIA_JSON
-        response.data = errors.dump(answer)
+        if held_bytes < LARGE_BYTES:
+            response.data = errors.dump(answer)
+        else:
+            response.stream = self._unsent.send(answer, held_bytes, context.cut_off)
 
 
 class Health:

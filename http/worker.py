@@ -30,7 +30,7 @@ from gunicorn.workers import gasgi  # type: ignore[import-untyped]
 
 from gaoler.http import errors
 from gaoler.http.app import Front
-from gaoler.http.context import Scope, request_id_of, write_log_line
+from gaoler.http.context import CUT_OFF_KEY, Scope, request_id_of, write_log_line
 from gaoler.http.errors import Problem
 from gaoler.http.paths import quoted
 
@@ -137,6 +137,7 @@ class ProblemProtocol(ASGIProtocol):  # type: ignore[misc]
 
     def _build_http_scope(self, request: Any, *rest: Any) -> Scope:
         scope: Scope = super()._build_http_scope(request, *rest)
+        scope[CUT_OFF_KEY] = self.transport.abort
         absolute = _ABSOLUTE_FORM.match(scope["raw_path"])
         if absolute is not None:
             raw_path = scope["raw_path"][absolute.end() :] or b"/"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gaoler.actors.messages import Answer
-from gaoler.http import errors
 from gaoler.http.answers import execute_answer
 from gaoler.http.decode import decode
+from gaoler.http.large import LARGE_BYTES, pieces
 from gaoler.http.schemas import Bounds, read_execute
 from gaoler.sandbox.job import Collected, Stats, TaskResult
 
@@ -22,7 +22,7 @@ def answered(steps: list[Any], *results: tuple[TaskResult, ...], **more: Any) ->
     """The answer as a client decodes it."""
     given = read_execute({"steps": steps, **more}, Bounds(64, 8, 100))
     answer = Answer(tuple(results), queued_ms=1, setup_ms=2, run_ms=3, budget_ms=4)
-    decoded = decode(errors.dump(execute_answer("r", given, answer)))
+    decoded = decode(b"".join(pieces(execute_answer("r", given, answer))))
     assert isinstance(decoded, dict)
     return decoded
 
@@ -135,3 +135,19 @@ def test_a_stub_marks_every_result() -> None:
     answer = Answer(((TaskResult("completed", exit_code=0, stats=Stats()),),), 0, 0, 0, 0)
     body: Any = execute_answer("r", given, answer, stub=True)
     assert body["results"][0]["stub"] is True
+
+
+@pytest.mark.parametrize("size", [LARGE_BYTES - 1, LARGE_BYTES])
+def test_large_outputs_and_files_come_as_small_ones_do(size: int) -> None:
+    data, text = b"\xff" * size, b"x" * size
+    files = (Collected("f", data), Collected("g", text))
+    shown = one(
+        TaskResult("completed", exit_code=0, stdout=data, stderr=text, files=files),
+        collect=["f", "g"],
+    )
+    assert base64.b64decode(shown["stdout_base64"]) == data
+    assert shown["stdout"] == data.decode("utf-8", "replace")
+    assert (shown["stderr"], "stderr_base64" in shown) == (text.decode(), False)
+    assert base64.b64decode(shown["files"]["f"]["base64"]) == data
+    assert shown["files"]["g"]["content"] == text.decode()
+    assert shown["files"]["g"]["sha256"] == hashlib.sha256(text).hexdigest()
