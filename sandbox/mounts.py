@@ -43,7 +43,7 @@ _DEVICE_LINKS = {
 # Folders and files of the host's /etc that runtimes need and that hold no secret.  The
 # host's own passwd, keys, names and addresses are not among them.
 _ETC_COPIED = ("ld.so.cache", "ld.so.conf", "mime.types", "timezone", "localtime")
-_ETC_COPIED_FOLDERS = ("alternatives", "ssl/certs", "perl", "python3", "ld.so.conf.d")
+_ETC_COPIED_FOLDERS = ("alternatives", "ssl/certs", "perl", "php", "python3", "ld.so.conf.d")
 _ETC_PREFIXES = ("java-", "python3.")  # /etc/java-17-openjdk and the like
 _ETC_WRITTEN = {
     "passwd": (
