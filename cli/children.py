@@ -58,7 +58,9 @@ def spawn(
         for descriptor in keep:
             os.set_inheritable(descriptor, True)
         prepare()
-        os.execve(sys.executable, [sys.executable, "-X", "utf8", *arguments], environment)
+        os.chdir("/")  # no folder of whoever started us is kept busy
+        # Isolated: `-m` would look for every module in the current folder first, as root.
+        os.execve(sys.executable, [sys.executable, "-I", "-X", "utf8", *arguments], environment)
 
     pid = os.fork()
     if pid == 0:

@@ -72,6 +72,10 @@ def _prepare(uid: int, tmp_bytes: int, shm_bytes: int, stages: process.Stages) -
     mounts.mount_task(uid, tmp_bytes, shm_bytes, _INODES)
     stages.enter("raise loopback")
     namespaces.raise_loopback()
+    stages.enter("limit the network")
+    namespaces.limit_network()
+    stages.enter("mask /proc")
+    mounts.mask_proc()
 
 
 def _give_up_rights() -> None:

@@ -155,7 +155,8 @@ class Jailer:
         header = wire.read_job(self.job)
         spec = self.spec
         fault = (
-            header.workspace_bytes > spec.workspace_bytes_max
+            # A tmpfs of size 0 is one without end.
+            not 0 < header.workspace_bytes <= spec.workspace_bytes_max
             or header.output_bytes > spec.output_bytes_max
             or header.deadline_ns > time.monotonic_ns() + spec.ceiling_ms_max * _MS
             or not 1 <= len(header.steps) <= spec.steps_max

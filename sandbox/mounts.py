@@ -269,7 +269,6 @@ def mount_task(uid: int, tmp_bytes: int, shm_bytes: int, inodes: int) -> None:
     _mount_private(SHM, uid, shm_bytes, inodes)
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
     syscalls.mount("gaoler-proc", "/proc", "proc", flags, "hidepid=2")
-    _mask_proc()
 
 
 def _mount_private(target: str, uid: int, size_bytes: int, inodes: int) -> None:
@@ -282,7 +281,8 @@ def _mount_private(target: str, uid: int, size_bytes: int, inodes: int) -> None:
     )
 
 
-def _mask_proc() -> None:
+def mask_proc() -> None:
+    """Hide of /proc what tells of the host, and make its settings read-only."""
     for name in os.listdir("/proc"):
         if not name.isdigit() and name not in _PROC_SHOWN:
             _mask(os.path.join("/proc", name))

@@ -31,20 +31,19 @@ ALLOWED = """
     inotify_rm_watch ioctl kill landlock_add_rule landlock_create_ruleset landlock_restrict_self
     lchown lgetxattr link linkat listen listxattr llistxattr lremovexattr lseek lsetxattr lstat
     madvise membarrier memfd_create mincore mkdir mkdirat mlock mlock2 mlockall mmap mprotect
-    mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink mremap msgctl msgget
-    msgrcv msgsnd msync munlock munlockall munmap nanosleep newfstatat open openat openat2 pause
-    pidfd_open pidfd_send_signal pipe pipe2 pkey_alloc pkey_free pkey_mprotect poll ppoll prctl
-    pread64 preadv preadv2 prlimit64 pselect6 pwrite64 pwritev pwritev2 read readahead readlink
-    readlinkat readv recvfrom recvmmsg recvmsg removexattr rename renameat renameat2
-    restart_syscall rmdir rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo
-    rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sched_get_priority_max
-    sched_get_priority_min sched_getaffinity sched_getattr sched_getparam sched_getscheduler
-    sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam sched_setscheduler
-    sched_yield seccomp select semctl semget semop semtimedop sendfile sendmmsg sendmsg sendto
-    set_robust_list set_thread_area set_tid_address setfsgid setfsuid setgid setitimer setpgid
-    setpriority setregid setresgid setresuid setreuid setrlimit setsid setsockopt setuid
-    setxattr shmat shmctl shmdt shmget shutdown sigaltstack signalfd signalfd4 splice stat
-    statfs statx symlink symlinkat sync_file_range sysinfo tee tgkill time timer_create
+    mremap msgctl msgget msgrcv msgsnd msync munlock munlockall munmap nanosleep newfstatat open
+    openat openat2 pause pidfd_open pidfd_send_signal pipe pipe2 pkey_alloc pkey_free
+    pkey_mprotect poll ppoll prctl pread64 preadv preadv2 prlimit64 pselect6 pwrite64 pwritev
+    pwritev2 read readahead readlink readlinkat readv recvfrom recvmmsg recvmsg removexattr
+    rename renameat renameat2 restart_syscall rmdir rseq rt_sigaction rt_sigpending
+    rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo
+    sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam
+    sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam
+    sched_setscheduler sched_yield seccomp select semctl semget semop semtimedop sendfile
+    sendmmsg sendmsg sendto set_robust_list set_thread_area set_tid_address setfsgid setfsuid
+    setgid setitimer setpgid setpriority setregid setresgid setresuid setreuid setrlimit setsid
+    setuid setxattr shmat shmctl shmdt shmget shutdown sigaltstack signalfd signalfd4 splice
+    stat statfs statx symlink symlinkat sync_file_range sysinfo tee tgkill time timer_create
     timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime
     timerfd_settime times tkill truncate umask uname unlink unlinkat utime utimensat utimes
     vfork vmsplice wait4 waitid write writev
@@ -52,7 +51,6 @@ ALLOWED = """
 
 # Newer than Debian 12's libseccomp knows by name; numbers are the same everywhere.
 ALLOWED_NUMBERS = {
-    "cachestat": 451,
     "fchmodat2": 452,
     "map_shadow_stack": 453,
     "futex_wake": 454,
@@ -82,6 +80,35 @@ PRETENDED = ["sync", "syncfs"]
 
 SOCKET_FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
 LAST_SOCKET_FAMILY = 63  # refused with EAFNOSUPPORT up to here, with ENOSYS beyond
+
+# family, type, protocols.  For another protocol of these families the kernel would look for a
+# module of the host.
+INTERNET_SOCKETS = (
+    (2, 1, (0, 6)),  # SOCK_STREAM: TCP
+    (2, 2, (0, 1, 17)),  # SOCK_DGRAM: ICMP, UDP
+    (10, 1, (0, 6)),
+    (10, 2, (0, 17, 58)),
+)
+SOCKET_TYPE_MASK = 0xF
+
+# level: options.  Keys, filters and group memberships are kernel memory that no limit counts,
+# and a million memberships take an hour to give back.
+SOCKET_OPTIONS = {
+    # SOL_SOCKET: DEBUG REUSEADDR DONTROUTE BROADCAST SNDBUF RCVBUF KEEPALIVE OOBINLINE PRIORITY
+    # LINGER REUSEPORT PASSCRED RCVLOWAT RCVTIMEO SNDTIMEO TIMESTAMP PASSSEC TIMESTAMPNS
+    # TIMESTAMPING RXQ_OVFL PEEK_OFF, the newer forms of timeouts and time stamps, PASSPIDFD
+    1: (1, 2, *range(5, 11), 12, 13, 15, 16, 18, 20, 21, 29, 34, 35, 37, 40, 42, *range(63, 68), 76),
+    # IPPROTO_IP: TOS TTL RECVOPTS PKTINFO MTU_DISCOVER RECVERR RECVTTL RECVTOS FREEBIND
+    # BIND_ADDRESS_NO_PORT MULTICAST_IF MULTICAST_TTL MULTICAST_LOOP MULTICAST_ALL
+    0: (1, 2, 6, 8, 10, 11, 12, 13, 15, 24, 32, 33, 34, 49),
+    # IPPROTO_TCP: NODELAY MAXSEG CORK KEEPIDLE KEEPINTVL KEEPCNT SYNCNT LINGER2 DEFER_ACCEPT
+    # WINDOW_CLAMP QUICKACK USER_TIMEOUT FASTOPEN NOTSENT_LOWAT FASTOPEN_CONNECT
+    6: (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 18, 23, 25, 30),
+    17: (1,),  # IPPROTO_UDP: CORK
+    # IPPROTO_IPV6: UNICAST_HOPS MULTICAST_IF MULTICAST_HOPS MULTICAST_LOOP MTU_DISCOVER RECVERR
+    # V6ONLY MULTICAST_ALL RECVPKTINFO PKTINFO RECVHOPLIMIT HOPLIMIT RECVTCLASS TCLASS
+    41: (16, 17, 18, 19, 23, 25, 26, 29, 49, 50, 51, 52, 66, 67),
+}
 
 # clone: a namespace flag is EPERM; clone3 hides its flags in memory and so is ENOSYS.
 NAMESPACE_FLAGS = (
@@ -128,13 +155,40 @@ FINAL_REFUSED: tuple[tuple[str, dict[int, int], int], ...] = (
     # Pages shared with others, and so a clock to read them by: by prctl for all of the process
     # (PR_SET_MEMORY_MERGE), by madvise for a range (MADV_MERGEABLE), as if without KSM.
     ("prctl", {0: 67}, errno.EPERM),
+    ("prctl", {0: 62}, errno.EINVAL),  # PR_SCHED_CORE: the core's other half would stand idle
     ("madvise", {2: 12}, errno.EINVAL),
     # RENAME_WHITEOUT leaves a device node behind, alone or with RENAME_NOREPLACE.
     ("renameat2", {4: 4}, errno.EPERM),
     ("renameat2", {4: 5}, errno.EPERM),
-    # Protocols with a large surface and no use here.
-    ("socket", {2: 262}, errno.EPROTONOSUPPORT),  # MPTCP
-    ("socket", {2: 136}, errno.EPROTONOSUPPORT),  # UDPLITE
+    # POSIX_FADV_DONTNEED: through an overlay it reaches the host's inode, and drops from memory
+    # what others use.
+    ("fadvise64", {3: 4}, 0),
+    # Joining groups, in all its forms: the allow list of options has none of them, this says
+    # it in the words of a kernel that lacks it.
+    *(
+        ("setsockopt", {1: level, 2: option}, errno.ENOPROTOOPT)
+        for level, options in ((0, (20, 35, 39, 42, 46)), (41, (20, 27, 42, 46)))
+        for option in options
+    ),
+    # Bridges, VLANs and frame relay: asking for them makes the kernel look for a module.
+    *(
+        ("ioctl", {1: request}, errno.EPERM)
+        for request in (0x8940, 0x8941, 0x8980, 0x8981, 0x8982, 0x8983)
+    ),
+    # Protocols with a large surface and no use here: DCCP L2TP SCTP UDPLITE SMC MPTCP.
+    *(
+        ("socket", {2: protocol}, errno.EPROTONOSUPPORT)
+        for protocol in (33, 115, 132, 136, 256, 262)
+    ),
+)
+
+# (system call, argument, bits of it, their value, errno)
+FINAL_REFUSED_BITS: tuple[tuple[str, int, int, int, int], ...] = (
+    # Huge pages are no limit's; ENOMEM is what a host without any says.
+    ("mmap", 3, 0x40000, 0x40000, errno.ENOMEM),  # MAP_HUGETLB
+    ("shmget", 2, 0o4000, 0o4000, errno.ENOMEM),  # SHM_HUGETLB
+    ("memfd_create", 1, 0x4, 0x4, errno.ENOMEM),  # MFD_HUGETLB
+    ("socket", 1, SOCKET_TYPE_MASK, 3, errno.EPERM),  # SOCK_RAW
 )
 
 # --- native_v1, besides: these end the process ---------------------------------------------
@@ -142,6 +196,6 @@ FINAL_REFUSED: tuple[tuple[str, dict[int, int], int], ...] = (
 NATIVE_KILLED = """
     fork vfork socket socketpair accept accept4 bind connect listen
     shmget shmat shmctl semget semop semctl semtimedop msgget msgsnd msgrcv msgctl
-    mq_open inotify_init inotify_init1 memfd_create
+    inotify_init inotify_init1 memfd_create
 """.split()
 CLONE_THREAD = 0x00010000  # clone without it makes a process: killed too

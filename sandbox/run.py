@@ -355,11 +355,15 @@ class Run:
         return collect.collect(self.job, self.order.collect, self.uid, left)
 
     def _stats(self, usage: Usage) -> Stats:
-        user, system = self.cpu_before_exec
+        # The kernel splits a group's time and a process's into user and system by samples of
+        # their own, so only the sums can be subtracted; the split is the group's, as far as it
+        # goes.
+        used = self._cpu_ns(usage)
+        user = min(used, max(0, usage.cpu_user_ns - self.cpu_before_exec[0]))
         return Stats(
             wall_ms=_ms(self.ending.ended_ns - self.exec_ns) if self.exec_ns else 0,
-            cpu_user_ms=_ms(max(0, usage.cpu_user_ns - user)),
-            cpu_system_ms=_ms(max(0, usage.cpu_system_ns - system)),
+            cpu_user_ms=_ms(user),
+            cpu_system_ms=_ms(used) - _ms(user),
             memory_peak_bytes=usage.memory_peak_bytes,
             pids_peak=usage.pids_peak,
             oom_kills=usage.oom_kills,

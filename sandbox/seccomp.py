@@ -68,11 +68,22 @@ def _standard() -> pyseccomp.SyscallFilter:
 
 
 def _socket_rules(made: pyseccomp.SyscallFilter) -> None:
+    internet = {family for family, _, _ in profiles.INTERNET_SOCKETS}
     for family in range(profiles.LAST_SOCKET_FAMILY + 1):
         allowed = family in profiles.SOCKET_FAMILIES
         action = pyseccomp.ALLOW if allowed else pyseccomp.ERRNO(errno.EAFNOSUPPORT)
-        for name in ("socket", "socketpair"):
-            made.add_rule(action, name, _equals(0, family))
+        made.add_rule(action, "socketpair", _equals(0, family))
+        if family not in internet:
+            made.add_rule(action, "socket", _equals(0, family))
+    for family, kind, protocols in profiles.INTERNET_SOCKETS:
+        kinds = pyseccomp.Arg(1, pyseccomp.MASKED_EQ, profiles.SOCKET_TYPE_MASK, kind)
+        for protocol in protocols:
+            made.add_rule(
+                pyseccomp.ALLOW, "socket", _equals(0, family), kinds, _equals(2, protocol)
+            )
+    for level, options in profiles.SOCKET_OPTIONS.items():
+        for option in options:
+            made.add_rule(pyseccomp.ALLOW, "setsockopt", _equals(1, level), _equals(2, option))
 
 
 def _clone_rules(made: pyseccomp.SyscallFilter) -> None:
@@ -105,6 +116,9 @@ def _final() -> pyseccomp.SyscallFilter:
     made = _filter(pyseccomp.ALLOW)
     for name, values, number in profiles.FINAL_REFUSED:
         made.add_rule(pyseccomp.ERRNO(number), name, *(_equals(a, v) for a, v in values.items()))
+    for name, argument, bits, value, number in profiles.FINAL_REFUSED_BITS:
+        rule = pyseccomp.Arg(argument, pyseccomp.MASKED_EQ, bits, value)
+        made.add_rule(pyseccomp.ERRNO(number), name, rule)
     return made
 
 

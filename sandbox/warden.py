@@ -37,6 +37,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import struct
 import sys
 import time
@@ -67,7 +68,9 @@ _MOST_DESCRIPTORS = 8
 _HARD_SLACK_MS = 1000
 # How long a warden that is ending may keep its successor waiting.
 _PREDECESSOR_S = 25.0
+_MOST_CONNECTIONS = 8
 _CREDENTIALS = struct.Struct("3i")
+_NO_LINGER = struct.pack("ii", 0, 0)
 
 
 class Refused(Exception):
@@ -77,8 +80,9 @@ class Refused(Exception):
 class Connection:
     """A worker: what it says, and the jails that it asked for."""
 
-    def __init__(self, sock: socket.socket, warden: Warden) -> None:
+    def __init__(self, sock: socket.socket, uid: int, warden: Warden) -> None:
         self.sock = sock
+        self.uid = uid
         self.jails: set[Jail] = set()
         self._warden = warden
 
@@ -166,12 +170,13 @@ class Warden:
             sock, _ = listener.accept()
         except OSError:
             return
-        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        if _CREDENTIALS.unpack(credentials)[1] not in (self.spec.service_uid, 0) or self.stopping:
+        uid = _peer_uid(sock)
+        full = len(self.connections) >= _MOST_CONNECTIONS
+        if uid not in (self.spec.service_uid, 0) or full or self.stopping:
             sock.close()
             return
         sock.setblocking(False)
-        connection = Connection(sock, self)
+        connection = Connection(sock, uid, self)
         self.connections.add(connection)
         self.loop.watch(sock.fileno(), select.EPOLLIN, lambda: self._hear(connection))
 
@@ -198,7 +203,7 @@ class Warden:
             self.cut_off(connection)
         finally:
             for descriptor in descriptors:
-                os.close(descriptor)
+                _discard(descriptor)
 
     def cut_off(self, connection: Connection) -> None:
         """The worker is gone, or talks nonsense: end all that it had asked for.  Idempotent."""
@@ -229,12 +234,12 @@ class Warden:
         if self.stopping:
             return  # its end of the request's socket closes: that says it
         wanted = self._wanted(message)
-        request, job = self._take_request(descriptors)
+        request, job = self._take_request(descriptors, connection.uid)
         jail = self.jails.run(wanted, connection, request, job)
         if jail is not None and jail.request is not None:  # else it has gone already
             connection.jails.add(jail)
 
-    def _take_request(self, descriptors: list[int]) -> tuple[socket.socket, int]:
+    def _take_request(self, descriptors: list[int], uid: int) -> tuple[socket.socket, int]:
         """The request's socket (a duplicate that we own) and the job.  Raises Refused."""
         if len(descriptors) != 2:
             raise Refused("a run needs two descriptors")
@@ -244,7 +249,7 @@ class Warden:
                 raise Refused("the job is too large")
         except wire.ProtocolError as error:
             raise Refused(str(error)) from error
-        return _stream_socket(request), job
+        return _stream_socket(request, uid), job
 
     def _wanted(self, message: dict[str, Any]) -> Wanted:
         """The numbers and the id of a run, within the maxima.  Raises Refused."""
@@ -265,18 +270,41 @@ class Warden:
         return Wanted(request_id, *(message[name] for name in most))
 
 
-def _stream_socket(descriptor: int) -> socket.socket:
-    """A socket of ours on a duplicate of the descriptor.  Raises Refused."""
-    duplicate = os.dup(descriptor)
+def _stream_socket(descriptor: int, uid: int) -> socket.socket:
+    """A socket of ours on a duplicate of the descriptor.  Raises Refused.
+
+    Its other end must be `uid`'s: root speaks on it, and that is worth something elsewhere.
+    """
+    try:
+        duplicate = os.dup(descriptor)
+    except OSError as error:
+        raise Refused("no descriptor is left") from error
     try:
         sock = socket.socket(fileno=duplicate)
     except OSError as error:
         os.close(duplicate)
         raise Refused("the first descriptor is not a socket") from error
-    if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_STREAM):
+    if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_STREAM) or _peer_uid(sock) != uid:
         sock.close()
-        raise Refused("the first descriptor is not a stream socket")
+        raise Refused("the first descriptor is not a stream socket of the sender's own")
     return sock
+
+
+def _peer_uid(sock: socket.socket) -> int:
+    """The user that connected or made the other end; for one without, -1."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1])
+
+
+def _discard(descriptor: int) -> None:
+    """Close what somebody else has sent: a socket may not make us wait for its last bytes."""
+    if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        try:
+            with socket.socket(fileno=os.dup(descriptor)) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        except OSError:
+            pass  # no such option, or no descriptor: then it lingers
+    os.close(descriptor)
 
 
 # --- start and stop ---

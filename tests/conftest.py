@@ -13,7 +13,7 @@ import pytest
 
 from tests.alterations.layers_off import LAYERS
 from tests.emulation import LEFT_OUT, STRETCH
-from tests.hosting import LiveService, LiveWarden, eventually, jails_on_host
+from tests.hosting import LiveService, LiveWarden, eventually, jails_on_host, shell
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,6 +67,8 @@ def session_warden(
     without = request.config.getoption("--without")
     alterations = [f"layers_off:{LAYERS[without].__name__}"] if without else []
     warden = LiveWarden(tmp_path_factory.mktemp("warden"), alterations).start()
+    # Connected is not yet accepted: whoever counts its descriptors wants it to have begun.
+    warden.run_one(shell("true"))
     yield warden
     warden.stop()
 

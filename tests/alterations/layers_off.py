@@ -163,7 +163,7 @@ def sized_tmpfs() -> None:
 
 def proc_masks() -> None:
     """All of /proc, and no hidepid."""
-    _replace(mounts, "_mask_proc", _nothing)
+    _replace(mounts, "mask_proc", _nothing)
     mount = syscalls.mount
     _replace(
         syscalls,
