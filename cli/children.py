@@ -55,6 +55,7 @@ def spawn(
         signal.set_wakeup_fd(-1)
         process.reset_signals()
         process.close_all_but(keep)
+        leave_terminal()
         for descriptor in keep:
             os.set_inheritable(descriptor, True)
         prepare()
@@ -66,6 +67,26 @@ def spawn(
     if pid == 0:
         process.in_child(body, lambda error: os.write(2, f"gaoler serve: {error!r}\n".encode()))
     return pid
+
+
+def leave_terminal() -> None:
+    """Read nothing of what is typed where the service was started.
+
+    A terminal is open for reading and writing by all three numbers, and a process of another
+    session may read it.  One that is open for writing alone can be opened otherwise by its
+    owner only.
+    """
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    for descriptor in (1, 2):
+        if os.isatty(descriptor):
+            try:
+                written = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NOCTTY)
+            except OSError:  # one of outside of this container
+                written = os.dup(null)
+            os.dup2(written, descriptor)
+            os.close(written)
+    os.close(null)
 
 
 def filled_pipe(data: bytes) -> int:

@@ -31,7 +31,7 @@ from gaoler.cli import children, doctor, exit_codes, instances, listeners, logs,
 from gaoler.cli.children import Child, StartFailed
 from gaoler.config.kinds import host_and_port, refusal
 from gaoler.config.settings import Settings, SettingsError, check_placement, load
-from gaoler.sandbox import capabilities, layers, syscalls
+from gaoler.sandbox import capabilities, layers, seccomp, syscalls
 
 _WARDEN_STOP_S = 15.0
 # A process may hang in the kernel, where not even SIGKILL reaches it.
@@ -190,7 +190,7 @@ class Service:
     def _start_web(self) -> int:
         """Gunicorn, in a session of its own, as the service user and without any right."""
         handed = children.filled_pipe(pickle.dumps((self.settings, self.instance, self.layers)))
-        parent, user = os.getpid(), self.user
+        parent, user, refused = os.getpid(), self.user, seccomp.compile_web()
 
         def give_up_rights() -> None:
             os.setsid()
@@ -199,8 +199,8 @@ class Service:
             os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
             os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
             syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+            syscalls.seccomp_load(refused)
             syscalls.die_with_parent(parent, signal.SIGTERM)
-            os.chdir("/")
 
         given = [handed, *(sock.fileno() for sock in self.listening)]
         pid = children.spawn(

@@ -41,6 +41,19 @@ def compile_all() -> Programs:
     )
 
 
+def compile_web() -> bytes:
+    """What the web process is refused, EPERM; all else it may do."""
+    made = _filter(pyseccomp.ALLOW)
+    for name in profiles.WEB_REFUSED:
+        _add(made, pyseccomp.ERRNO(errno.EPERM), name)
+    _add(made, pyseccomp.ERRNO(errno.ENOSYS), "clone3")  # its flags are where no filter looks
+    _refuse_namespaces(made)
+    for name, values in profiles.WEB_REFUSED_VALUES:
+        rule = (_equals(argument, value) for argument, value in values.items())
+        made.add_rule(pyseccomp.ERRNO(errno.EPERM), name, *rule)
+    return _export(made)
+
+
 def _filter(default: int) -> pyseccomp.SyscallFilter:
     made = pyseccomp.SyscallFilter(default)
     made.set_attr(_ATTRIBUTE_BAD_ARCH, KILL_PROCESS)
@@ -82,13 +95,17 @@ def _socket_rules(made: pyseccomp.SyscallFilter) -> None:
                 pyseccomp.ALLOW, "socket", _equals(0, family), kinds, _equals(2, protocol)
             )
     for level, options in profiles.SOCKET_OPTIONS.items():
-        for option in options:
+        for option in map(int, options.split()):
             made.add_rule(pyseccomp.ALLOW, "setsockopt", _equals(1, level), _equals(2, option))
 
 
 def _clone_rules(made: pyseccomp.SyscallFilter) -> None:
     every = sum(profiles.NAMESPACE_FLAGS)
     made.add_rule(pyseccomp.ALLOW, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, every, 0))
+    _refuse_namespaces(made)
+
+
+def _refuse_namespaces(made: pyseccomp.SyscallFilter) -> None:
     for flag in profiles.NAMESPACE_FLAGS:
         made.add_rule(
             pyseccomp.ERRNO(errno.EPERM),

@@ -254,7 +254,7 @@ def test_the_web_process_holds_no_capability_and_can_gain_none(start_service: St
         )
         for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
             assert int(status[name], 16) == 0, name
-        assert status["NoNewPrivs"] == "1"
+        assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
         assert set(status["Uid"].split()) == {str(_uid("gaoler"))}
         assert status["Groups"].split() == []
 

@@ -6,8 +6,12 @@ limit counts, and a toolchain shown by a plain bind shares its inodes with the h
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
+import mmap
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -154,6 +158,68 @@ def test_a_sibling_that_keeps_closing_the_workspace_breaks_its_own_request_alone
     assert (after.outcome, after.stdout) == ("completed", b"after\n")
 
 
+def test_few_connections_wait_to_be_accepted(warden: LiveWarden) -> None:
+    """Each is memory of the kernel that no group is charged for."""
+    result = warden.run_one(
+        python(
+            """
+import socket
+listener = socket.create_server(('127.0.0.1', 0), backlog=4096)
+waiting = []
+for _ in range(400):
+    sock = socket.socket()
+    sock.settimeout(0.05)
+    try:
+        sock.connect(listener.getsockname())
+    except TimeoutError:
+        break
+    waiting.append(sock)
+print(len(waiting))
+"""
+        )
+    )
+    assert 100 < int(result.stdout) < 200, result
+
+
+def test_the_page_cache_of_the_toolchain_cannot_be_dropped_or_asked_about(
+    warden: LiveWarden,
+) -> None:
+    """Through an overlay both would reach the host's own inode."""
+    # Large, and no process runs it just now: mapped pages would stay.
+    name = ("gcc", "-print-prog-name=cc1plus")
+    tool = subprocess.run(name, capture_output=True, text=True, check=True).stdout.strip()
+    pages = len(Path(tool).read_bytes()) // 4096
+    result = warden.run_one(
+        python(
+            f"""
+import ctypes, os
+file = os.open({tool!r}, os.O_RDONLY)
+os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+print(ctypes.CDLL(None).syscall(451, file, 0, 0, 0))  # cachestat
+"""
+        )
+    )
+    assert result.stdout == b"-1\n", result
+    assert _cached_pages(tool) > pages // 2
+
+
+def _cached_pages(path: str) -> int:
+    """Pages of a file that are in memory."""
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE) as mapped,
+    ):
+        start = ctypes.c_char.from_buffer(mapped)
+        vector = (ctypes.c_ubyte * ((len(mapped) + 4095) // 4096))()
+        done = ctypes.CDLL(None).mincore(ctypes.byref(start), ctypes.c_size_t(len(mapped)), vector)
+        del start  # or the mapping could not be closed
+        assert done == 0
+        return sum(byte & 1 for byte in vector)
+
+
 def test_every_final_refusal_has_a_reason_to_be_there() -> None:
     names = {name for name, _, _ in profiles.FINAL_REFUSED}
-    assert names <= set(profiles.ALLOWED) | {"socket", "setsockopt"}  # else the first filter says it already
+    assert names <= set(profiles.ALLOWED) | {
+        "socket",
+        "setsockopt",
+    }  # else the first filter says it already

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
+import signal
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,6 +133,93 @@ def test_a_job_must_be_a_sealed_memfd_beside_a_stream_socket(
         worker.sock.close()
     for descriptor in (sealed, unsealed, null):
         os.close(descriptor)
+
+
+def test_root_does_not_speak_to_whom_a_worker_has_connected(
+    warden: LiveWarden, tmp_path: Path
+) -> None:
+    """A daemon that asks who speaks would take root's word for a task's."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "daemon"))
+    os.seteuid(65534)  # a connection's other end is whose listen() it was
+    listener.listen()
+    os.seteuid(0)
+    sealed = wire.write_job(job(shell("echo heard")))
+    worker = Worker(warden)
+    with listener, socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(tmp_path / "daemon"))
+        worker.say(_message(), [sock.fileno(), sealed])
+        assert worker.is_cut_off()
+    os.close(sealed)
+    worker.sock.close()
+
+
+def test_a_socket_that_would_wait_for_its_last_bytes_does_not_hold_the_warden_up(
+    warden: LiveWarden, worker: Worker
+) -> None:
+    assert warden.process is not None
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        lingering = socket.create_connection(listener.getsockname())
+        lingering.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                lingering.send(bytes(65536))
+        longer_than_the_test = struct.pack("ii", 1, 3600)
+        lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, longer_than_the_test)
+        os.kill(warden.process.pid, signal.SIGSTOP)  # so that the warden's close is the last
+        worker.say({"op": "ping", "n": 1}, [lingering.fileno()])
+        os.close(lingering.detach())
+        os.kill(warden.process.pid, signal.SIGCONT)
+        assert b"pong" in worker.sock.recv(4096)
+        assert warden.run_one(shell("echo goes on")).stdout == b"goes on\n"
+
+
+def test_a_warden_takes_a_few_connections_and_no_more(warden: LiveWarden) -> None:
+    workers = [Worker(warden) for _ in range(20)]
+    try:
+        cut_off = 0
+        for worker in workers:
+            with contextlib.suppress(OSError):
+                worker.say({"op": "ping", "n": 1})
+            cut_off += worker.is_cut_off()
+        assert 0 < cut_off < len(workers)
+    finally:
+        for worker in workers:
+            worker.sock.close()
+    assert warden.run_one(shell("echo goes on")).stdout == b"goes on\n"
+
+
+def test_a_run_where_descriptors_have_run_out_does_not_end_the_warden(
+    start_warden: Start, request_pair: tuple[socket.socket, socket.socket]
+) -> None:
+    live = start_warden()
+    live.run_one(shell("true"))
+    assert live.process is not None
+    pid = live.process.pid
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    sealed = wire.write_job(job(shell("true")))
+    for free in range(3, 12):
+        worker = Worker(live)
+        worker.say({"op": "ping", "n": 1})
+        worker.sock.recv(4096)
+        open_now = len(os.listdir(f"/proc/{pid}/fd"))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_now + free, before[1]))
+        worker.say(_message(), [request_pair[1].fileno(), sealed])
+        worker.say({"op": "ping", "n": 2})
+        with contextlib.suppress(OSError):
+            worker.sock.recv(4096)
+        assert live.process.poll() is None
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        worker.sock.close()
+    os.close(sealed)
+    eventually(lambda: jails_on_host(live.instance) == [], "every jail is gone")
+    assert live.run_one(shell("echo goes on")).stdout == b"goes on\n"
+
+
+def test_a_workspace_of_no_size_is_not_one_without_end(warden: LiveWarden) -> None:
+    failure = warden.submit(job(shell("true"), workspace_bytes=0)).wait().failure
+    assert failure is not None
+    assert "maxima" in failure.stage
 
 
 def test_descriptors_that_were_sent_for_nothing_are_not_kept(
