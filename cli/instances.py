@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pwd
+import stat
 from pathlib import Path
 
 from gaoler.cli.children import StartFailed
@@ -77,6 +78,7 @@ def _lock_state_dir(settings: Settings, user: pwd.struct_passwd) -> int:
 
 def _lock_runtime_dir(settings: Settings, runtime_dir: str, gid: int) -> int:
     os.makedirs(settings.runtime_dir, 0o755, exist_ok=True)
+    _check_owners(settings.runtime_dir)
     taken = _try_lock(f"{runtime_dir}.lock")
     if taken is None:
         raise _already_runs(settings)
@@ -99,6 +101,23 @@ def _already_runs(settings: Settings) -> AlreadyRuns:
     return AlreadyRuns(f"another gaoler with STATE_DIR={settings.state_dir} runs already")
 
 
+def _check_owners(runtime_dir: Path) -> None:
+    """StartFailed where anybody but root could put something in the place of RUNTIME_DIR.
+
+    Root makes and opens files in it by name.
+    """
+    resolved = runtime_dir.resolve()
+    for folder in (resolved, *resolved.parents):
+        info = folder.stat()
+        # In a sticky folder, such as /tmp, nobody renames what is root's.
+        open_to_others = info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX
+        if info.st_uid != 0 or open_to_others:
+            raise StartFailed(
+                f"RUNTIME_DIR={runtime_dir}: allowed is a folder that nobody but root can "
+                f"replace; others can write to {folder}"
+            )
+
+
 def _check_neighbours(settings: Settings, runtime_dir: str) -> None:
     first, last = settings.uid_range
     for path in Path(settings.runtime_dir).glob("gaoler-*.lock"):
@@ -118,7 +137,7 @@ def _check_neighbours(settings: Settings, runtime_dir: str) -> None:
 
 def _try_lock(path: str) -> int | None:
     """A descriptor that holds the lock until it is closed; None where somebody has it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     if _holds(descriptor):
         return descriptor
     os.close(descriptor)

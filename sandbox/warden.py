@@ -327,7 +327,7 @@ def await_predecessor(spec: WardenSpec) -> int:
     socket away at its end.
     """
     path = os.path.join(spec.runtime_dir, "warden.lock")
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + _PREDECESSOR_S
     while True:
         try:

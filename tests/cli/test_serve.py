@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import pwd
+import shutil
 import signal
 import socket
 import subprocess
@@ -282,6 +283,20 @@ def test_too_little_memory_for_one_task_is_refused(folder: Path) -> None:
 
 
 @as_root
+def test_a_runtime_dir_that_somebody_else_could_replace_is_refused(folder: Path) -> None:
+    """Root makes and opens files in it by name."""
+    between = folder / "between"
+    between.mkdir()
+    path = between / "run"
+    path.mkdir()
+    shutil.chown(between, USER)
+    line = refused(folder, {"RUNTIME_DIR": str(path)})
+    assert line.startswith(f"gaoler serve: RUNTIME_DIR={path}: allowed is a folder that nobody")
+    shutil.chown(between, "root")
+    between.chmod(0o777)
+    assert f"others can write to {between}" in refused(folder, {"RUNTIME_DIR": str(path)})
+
+
 @pytest.mark.parametrize("other_runtime_dir", [False, True])
 def test_a_second_service_with_the_same_state_does_not_start(
     served: Served, other_runtime_dir: bool
