@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.alterations.layers_off import LAYERS
-from tests.emulation import LEFT_OUT, STRETCH
+from tests.emulation import STRETCH, left_out
 from tests.hosting import LiveService, LiveWarden, eventually, jails_on_host, shell
 
 
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         function = item.name.partition("[")[0]
         file = os.path.relpath(item.path, Path(__file__).parent)
-        reason = LEFT_OUT.get(f"{file}::{function}")
+        reason = left_out(file, function)
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=f"{function}: {reason}"))
 

@@ -16,9 +16,42 @@ def stretched(amount: float) -> float:
     return amount * STRETCH
 
 
-# Tests that are not run there, as file::function below tests/, and why.
+# Why tests are not run there.
+_JVM = "the JVM's start takes half a minute there"
+_COMPILER = "a compiler of that size takes minutes there"
+_PROCESSES = "starts a dozen interpreters, a minute there"
+# Files, or file::function, below tests/.
 LEFT_OUT = {
-    "live/test_soak.py::test_a_soak_of_hostile_and_normal_requests_with_random_kills_leaves_nothing": (
+    "live/test_soak.py::"
+    "test_a_soak_of_hostile_and_normal_requests_with_random_kills_leaves_nothing": (
         "a soak, which takes minutes there"
     ),
+    "runtimes/test_jvm.py": _JVM,
+    "runtimes/test_numpy.py": "importing it takes ten seconds there",
+    "runtimes/test_rust.py": _COMPILER,
+    "runtimes/test_go.py": _COMPILER,
+    "runtimes/test_c.py::test_threads_tasks_exceptions_and_streams_of_cpp_work_together": _COMPILER,
+    "runtimes/test_native.py::"
+    "test_a_cpp_program_with_threads_and_streams_runs_under_native_v1": _COMPILER,
+    "runtimes/test_native.py::"
+    "test_a_rust_program_with_threads_and_files_runs_under_native_v1": _COMPILER,
+    "runtimes/test_native.py::test_a_go_program_with_goroutines_runs_under_native_v1": _COMPILER,
+    "runtimes/test_limits.py::"
+    "test_new_of_cpp_throws_for_what_nobody_could_give_and_is_killed_for_its_limit": _COMPILER,
+    "runtimes/test_limits.py::"
+    "test_a_thread_too_many_of_cpp_is_an_exception_and_is_counted": _COMPILER,
+    "runtimes/test_limits.py::test_a_killed_child_of_pythons_pool_is_the_tasks_end": _PROCESSES,
+    "runtimes/test_limits.py::"
+    "test_threads_and_processes_too_many_of_python_are_its_errors_and_are_counted": _PROCESSES,
+    "runtimes/test_limits.py::"
+    "test_workers_and_children_too_many_of_node_are_its_errors_and_are_counted": _PROCESSES,
+    "runtimes/test_cpython.py::test_multiprocessing_with_pools_queues_and_locks": _PROCESSES,
+    "runtimes/test_cpython.py::"
+    "test_multiprocessing_with_shared_memory_and_a_server_of_shared_objects": _PROCESSES,
+    "runtimes/test_cpython.py::test_executors_of_threads_and_processes": _PROCESSES,
 }
+
+
+def left_out(file: str, function: str) -> str | None:
+    """Why a test, or all of its file, is not run there; None where it is."""
+    return LEFT_OUT.get(file, LEFT_OUT.get(f"{file}::{function}"))

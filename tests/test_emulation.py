@@ -14,4 +14,6 @@ def test_every_test_that_is_left_out_in_emulation_exists() -> None:
     for name in LEFT_OUT:
         file, _, function = name.partition("::")
         tree = ast.parse((TESTS / file).read_text())
-        assert function in {x.name for x in tree.body if isinstance(x, ast.FunctionDef)}, name
+        assert not function or function in {
+            x.name for x in tree.body if isinstance(x, ast.FunctionDef)
+        }, name
