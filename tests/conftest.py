@@ -13,7 +13,7 @@ import pytest
 
 from tests.alterations.layers_off import LAYERS
 from tests.emulation import STRETCH, left_out
-from tests.hosting import LiveService, LiveWarden, eventually, jails_on_host, shell
+from tests.hosting import LiveService, LiveWarden, eventually, shell
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -79,8 +79,8 @@ def warden(session_warden: LiveWarden) -> Iterator[LiveWarden]:
     live = session_warden
     yield live
     eventually(
-        lambda: jails_on_host(live.instance) == [],
-        lambda: f"jails are left: {jails_on_host(live.instance)}",
+        lambda: live.jails() == [],
+        lambda: f"jails are left: {live.jails()}",
     )
 
 

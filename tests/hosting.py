@@ -7,6 +7,7 @@ so a service that runs on the same machine is neither disturbed nor looked at.
 from __future__ import annotations
 
 import contextlib
+import glob
 import itertools
 import json
 import os
@@ -58,6 +59,7 @@ _UIDS_EACH = 512
 _FIRST_UID = 300_000 + (os.getpid() % 1_000) * _UIDS_EACH
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 _ROOT = Path(__file__).parent.parent
+_WARDENS = ("gaoler.sandbox.warden", "tests.alterations.warden")
 
 
 # --- jobs ---------------------------------------------------------------------------------
@@ -208,7 +210,7 @@ class LiveWarden:
         alive_read, self.lifeline = os.pipe()
         ready_read, ready_write = os.pipe()
         given = (spec_read, alive_read, ready_write)
-        module = "tests.alterations.warden" if self.alterations else "gaoler.sandbox.warden"
+        module = _WARDENS[1] if self.alterations else _WARDENS[0]
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, *map(str, given), *self.alterations],
             pass_fds=given,
@@ -223,7 +225,17 @@ class LiveWarden:
         if not self.client._thread.is_alive():
             self.client.open()
         self.await_client()
+        self.homes = groups_of(self.instance)
         return self
+
+    def jails(self) -> list[str]:
+        """The groups of its jails that there are now."""
+        return [
+            f"{home}/{name}"
+            for home in self.homes
+            for name in os.listdir(home)
+            if name.startswith("jail-")
+        ]
 
     def await_client(self) -> None:
         eventually(lambda: self.client.ready() is None, "the client connects")
@@ -436,7 +448,7 @@ def process_tree(top: int) -> dict[str, list[int]]:
             below(child, depth + 1)
 
     for pid, _, command in children.get(top, []):
-        if "gaoler.sandbox.warden" in command:
+        if any(module in command for module in _WARDENS):
             parts.setdefault("warden", []).append(pid)
             below(pid, 0)
         else:
@@ -447,25 +459,45 @@ def process_tree(top: int) -> dict[str, list[int]]:
 
 def left_on_host(instance: str, uids: tuple[int, int]) -> list[str]:
     """Every trace of an instance: groups, mounts, processes of its users."""
-    found = [
-        str(path)
-        for pattern in ("*", "*/*", "*/*/*")
-        for path in CGROUP_ROOT.glob(f"{pattern}/{instance}")
-    ]
-    found += [line for line in Path("/proc/mounts").read_text().splitlines() if instance in line]
-    for pid, _, uid, command in processes():
-        if uids[0] <= uid <= uids[1]:
-            found.append(f"process {pid} of UID {uid}: {command}")
+    found = groups_of(instance)
+    found += mounts_and_processes(instance, uids)
     return found
+
+
+def groups_of(instance: str) -> list[str]:
+    """The instance's groups, one in each hierarchy, wherever its home is."""
+    return [
+        path
+        for pattern in ("", "*/", "*/*/", "*/*/*/")
+        for path in glob.glob(f"{CGROUP_ROOT}/{pattern}{instance}")
+    ]
+
+
+def mounts_and_processes(instance: str, uids: tuple[int, int]) -> list[str]:
+    """Mounts that the host sees, and processes of the instance's users."""
+    found = [line for line in Path("/proc/mounts").read_text().splitlines() if instance in line]
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        uid = _uid_of(pid)
+        if uid is not None and uids[0] <= uid <= uids[1]:
+            found.append(f"process {pid} of UID {uid}: {command_of(pid)}")
+    return found
+
+
+def _uid_of(pid: int) -> int | None:
+    """The real UID of a process that has not ended."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            status = file.read(4096)
+    except OSError:
+        return None
+    if b"\nState:\tZ" in status or b"\nState:\tX" in status:
+        return None
+    return int(status.partition(b"\nUid:\t")[2].split(None, 1)[0])
 
 
 def jails_on_host(instance: str) -> list[str]:
     """The groups of jails that there are now."""
-    return [
-        str(path)
-        for pattern in ("", "*/", "*/*/")
-        for path in CGROUP_ROOT.glob(f"{pattern}{instance}/jail-*")
-    ]
+    return [path for home in groups_of(instance) for path in glob.glob(f"{home}/jail-*")]
 
 
 def kill(pid: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gaoler.sandbox.job import Task, TaskResult
-from tests.hosting import LiveWarden, eventually, jails_on_host, left_on_host, python
+from tests.hosting import LiveWarden, eventually, mounts_and_processes, python
 
 # What every probe may use.  `attempt` never raises: it gives "done" or the errno's name.
 PRELUDE = r"""
@@ -102,8 +102,8 @@ def host_untouched(live: LiveWarden) -> Iterator[None]:
     before = _picture(live)
     yield
     eventually(
-        lambda: jails_on_host(live.instance) == [],
-        lambda: f"jails are left: {jails_on_host(live.instance)}",
+        lambda: live.jails() == [],
+        lambda: f"jails are left: {live.jails()}",
     )
     eventually(
         lambda: _picture(live) == before,
@@ -121,8 +121,7 @@ def _picture(live: LiveWarden) -> dict[str, object]:
         "files": {path: _stamp(path) for path in _WATCHED_FILES},
         "planted": [str(p) for folder in _WORLD_WRITABLE for p in _planted(folder, low, high)],
         "ipc": _shared_memory_of(low, high),
-        # Groups of its jails come and go; mounts and processes must not be seen at all.
-        "left": [x for x in left_on_host(live.instance, (low, high)) if "/sys/fs/cgroup" not in x],
+        "left": mounts_and_processes(live.instance, (low, high)),
     }
 
 
