@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -181,6 +182,24 @@ class Layout(ABC):
             if not is_gone(error):
                 raise
 
+    def kill_each(self, group: Group) -> None:
+        """The same, one by one.
+
+        Of a process whose first thread has ended and others have not, `cgroup.kill` reaches
+        none (seen on 6.18).
+        """
+        try:
+            for name in ("", *group.children()):
+                below = group.child(name) if name else group
+                try:
+                    _kill_members(below)
+                finally:
+                    if name:
+                        below.close()
+        except OSError as error:
+            if not is_gone(error):
+                raise
+
     def populated(self, group: Group) -> bool:
         """True while a living process is in the group or below it."""
         try:
@@ -215,6 +234,22 @@ class OomWatch:
     def close(self) -> None:
         for descriptor in {self.descriptor, *self.holds}:
             os.close(descriptor)
+
+
+def _kill_members(group: Group) -> None:
+    """SIGKILL the group's own processes; never one that has only got the number of one."""
+    for pid in group.processes():
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if pid in group.processes():  # so the pidfd is that process's
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+        finally:
+            os.close(pidfd)
 
 
 def remove_jail(base: Group, name: str) -> None:

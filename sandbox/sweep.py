@@ -44,6 +44,7 @@ def _kill_all(layout: Layout, base: Group, names: list[str]) -> list[str]:
                 return living
             for name in living:
                 layout.kill(jails[name])
+                layout.kill_each(jails[name])
             time.sleep(0.005)
     finally:
         for jail in jails.values():
