@@ -376,7 +376,8 @@ def _check_pipe(
 # --- msgspec's errors in our words ---------------------------------------------------------
 
 _T = TypeVar("_T")
-_AT = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
+_S = TypeVar("_S", bound=msgspec.Struct)
+_MOST_SHOWN = 160  # of a message, which may have a client's text in it
 _FIELD = re.compile(
     r"Object (?P<what>contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL
 )
@@ -386,7 +387,8 @@ def _or_none(value: _T | UnsetType) -> _T | None:
     return None if isinstance(value, UnsetType) else value
 
 
-def _convert(value: object, shape: type[_T], where: str) -> _T:
+def _convert(value: object, shape: type[_S], where: str) -> _S:
+    _check_fields(value, shape, where)
     try:
         return msgspec.convert(value, shape, strict=True)
     except msgspec.ValidationError as error:
@@ -394,14 +396,30 @@ def _convert(value: object, shape: type[_T], where: str) -> _T:
         raise invalid(_join(where, path), why)
 
 
+def _check_fields(value: object, shape: type[msgspec.Struct], where: str) -> None:
+    """Refuse an unknown field of the converted value itself.
+
+    Of such a one msgspec gives no place, so a name that looks like one would be taken for it.
+    """
+    if not isinstance(value, dict) or not shape.__struct_config__.forbid_unknown_fields:
+        return
+    known = shape.__struct_encode_fields__
+    for name in value:
+        if name not in known:
+            raise invalid(_member(where, name), "unknown field")
+
+
 def _in_our_words(message: str) -> tuple[str, str]:
     """(path below the converted value, what is wrong), from "… - at `$.a[0]`"."""
-    found = _AT.fullmatch(message)
-    assert found is not None  # the pattern takes any text
-    what, path = found["what"], found["path"] or ""
+    # The last of them is msgspec's own; one before it is a client's text.
+    what, at, path = message.rpartition(" - at `$")
+    if not at:
+        what, path = message, ""
+    path = path.removesuffix("`").removeprefix(".")
     field = _FIELD.fullmatch(what)
     if field is None:
-        return path, what[:1].lower() + what[1:]
+        shown = what if len(what) <= _MOST_SHOWN else what[:_MOST_SHOWN] + "…"
+        return path, shown[:1].lower() + shown[1:]
     why = "unknown field" if field["what"] == "contains unknown" else "required, but missing"
     return _member(path, field["name"]), why
 

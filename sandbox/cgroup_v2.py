@@ -53,7 +53,11 @@ class UnifiedLayout(Layout):
 
     def make_jail(self, base: Group, name: str) -> Group:
         group = super().make_jail(base, name)
-        group.write("v2", "cgroup.subtree_control", _enable(CONTROLLERS))
+        try:
+            group.write("v2", "cgroup.subtree_control", _enable(CONTROLLERS))
+        except BaseException:
+            group.close()
+            raise
         return group
 
     def limit_jail(self, group: Group, memory_bytes: int, pids: int) -> None:

@@ -53,10 +53,11 @@ class RunningJob:
     """What `start` returns."""
 
     client: SandboxClient
-    request: _Request
+    request: _Request | None  # None: nothing could be started
 
     def cancel(self) -> None:
-        self.client._cancel(self.request)
+        if self.request is not None:
+            self.client._cancel(self.request)
 
 
 @dataclass(slots=True)
@@ -119,7 +120,24 @@ class SandboxClient:
         return True
 
     def start(self, job: Job, listener: Listener) -> RunningJob:
+        try:
+            start = self._make_start(job, listener)
+        except (OSError, MemoryError) as error:  # no descriptor or no memory for it here
+            number = error.errno or 0 if isinstance(error, OSError) else 0
+            failed = Failed("sandbox_setup_failed", f"make the job: {error!r}", number)
+            self._do(lambda: self._say_not_started(listener, failed))
+            return RunningJob(self, None)
+        self._do(lambda: self._start(start))
+        return RunningJob(self, start.request)
+
+    def _make_start(self, job: Job, listener: Listener) -> _Start:
         ours, theirs = socket.socketpair()
+        try:
+            descriptor = wire.write_job(job)
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
         ours.setblocking(False)
         with self._lock:
             self._count += 1
@@ -135,9 +153,7 @@ class SandboxClient:
                 "hard_ns": job.deadline_ns + (self.ttl_slack_ms + 500) * 1_000_000,
             }
         ).encode()
-        start = _Start(request, theirs, wire.write_job(job), message)
-        self._do(lambda: self._start(start))
-        return RunningJob(self, request)
+        return _Start(request, theirs, descriptor, message)
 
     def _cancel(self, request: _Request) -> None:
         self._do(lambda: self._carry_out_cancel(request))
@@ -177,7 +193,10 @@ class SandboxClient:
         os.close(self._wake)
 
     def _connect(self) -> None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError:
+            return  # descriptors have run out; it is tried again
         try:
             sock.connect(self.socket_path)
         except OSError:
@@ -220,6 +239,11 @@ class SandboxClient:
             start.theirs.close()
             os.close(start.job)
 
+    @staticmethod
+    def _say_not_started(listener: Listener, failed: Failed) -> None:
+        listener(failed)
+        listener(TornDown())
+
     def _carry_out_cancel(self, request: _Request) -> None:
         if request in self._requests and not request.ended:
             request.cancelled = True
@@ -251,6 +275,8 @@ class SandboxClient:
             self._take(request, data)
 
     def _take(self, request: _Request, data: bytes) -> None:
+        if request.ended:
+            return  # whatever follows an end is not even kept
         try:
             for kind, payload in request.decoder.feed(data):
                 if not request.ended:
@@ -309,10 +335,17 @@ class SandboxClient:
             if not data:
                 self._lose_warden()
                 return
+            try:
+                message = wire.read_json(data)
+            except wire.ProtocolError as error:
+                # As it does with a worker that talks nonsense; it ends what it ran for us.
+                _LOG.error("bad_message", extra={"fields": {"error": str(error)}})
+                self._lose_warden()
+                return
             self._heard_s = time.monotonic()
-            self._obey(json.loads(data))
+            self._obey(message)
 
-    def _obey(self, message: dict[str, object]) -> None:
+    def _obey(self, message: Mapping[str, object]) -> None:
         operation, name = message.get("op"), str(message.get("id"))
         if operation == "pong":
             self._hear_pong(message)
@@ -336,7 +369,7 @@ class SandboxClient:
         except OSError:
             pass  # it is stuck or gone: no pong, which says so
 
-    def _hear_pong(self, message: dict[str, object]) -> None:
+    def _hear_pong(self, message: Mapping[str, object]) -> None:
         number = message.get("n")
         reply = self._pings.pop(number, None) if type(number) is int else None
         if reply is not None:

@@ -8,6 +8,7 @@ read, not what was promised.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -26,6 +27,8 @@ _ERRORS = ("", MISSING, NOT_A_REGULAR_FILE, TOO_LARGE, UNREADABLE)
 # For each path: its length, which of _ERRORS, and how many bytes of the file follow.
 _ENTRY = struct.Struct("<IBQ")
 _CHUNK = 1 << 20
+# What no task can bring about: then the result is not told at all.
+_OURS = frozenset({errno.EIO, errno.ENFILE, errno.EMFILE, errno.ENOMEM})
 
 
 def collect(job: int, wanted: wire.Range, uid: int, left: int) -> tuple[Collected, ...]:
@@ -94,7 +97,9 @@ def read_file(box: int, path: str, left: int) -> tuple[str, bytes]:
         return MISSING, b""
     except PermissionError:
         return UNREADABLE, b""
-    except OSError:  # a link on the way, a socket, a name that is a file's
+    except OSError as error:  # a link on the way, a socket, a name that is a file's
+        if error.errno in _OURS:
+            raise
         return NOT_A_REGULAR_FILE, b""
     try:
         info = os.fstat(file)
@@ -103,7 +108,9 @@ def read_file(box: int, path: str, left: int) -> tuple[str, bytes]:
         if info.st_size > left:
             return TOO_LARGE, b""
         return _read_at_most(file, left)
-    except OSError:
+    except OSError as error:
+        if error.errno in _OURS:
+            raise
         return UNREADABLE, b""
     finally:
         os.close(file)

@@ -17,6 +17,8 @@ from gaoler.sandbox import mounts, paths, wire
 
 _CHUNK = 1 << 20
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# What no task can bring about: the fault is ours, or the host's, and so is the failure.
+OURS = frozenset({errno.EIO, errno.ENFILE, errno.EMFILE})
 
 
 class InputRefused(Exception):
@@ -50,8 +52,10 @@ def open_box() -> int:
         if mode & stat.S_IRWXU != stat.S_IRWXU:
             os.chmod(mounts.BOX, mode | stat.S_IRWXU)
         return os.open(mounts.BOX, os.O_DIRECTORY | os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:  # a sibling that goes on closing it
-        raise InputRefused("bad_path") from error
+    except OSError as error:
+        if error.errno in OURS:
+            raise
+        raise InputRefused("bad_path") from error  # a sibling that goes on closing it
 
 
 def write(box: int, path: str, mode: int, source: int, offset: int, length: int) -> None:
@@ -67,6 +71,8 @@ def write(box: int, path: str, mode: int, source: int, offset: int, length: int)
         finally:
             os.close(folder)
     except OSError as error:
+        if error.errno in OURS:
+            raise
         raise InputRefused("workspace_full" if error.errno in _FULL else "bad_path") from error
 
 
@@ -133,6 +139,8 @@ def enter_folder(path: str) -> None:
         finally:
             os.close(folder)
     except OSError as error:
+        if error.errno in OURS:
+            raise
         raise InputRefused("working_dir") from error
     finally:
         os.close(box)

@@ -44,6 +44,7 @@ class Watched:
     pid: int
     group: str
     decoder: wire.Decoder
+    at: tuple[int, int] = (-1, -1)  # step and task, once it has its order
 
 
 class RequestBroken(Exception):
@@ -144,6 +145,8 @@ class Jailer:
             self._say_failed(broken.stage, broken.errno)
         except (OSError, wire.ProtocolError) as error:
             self._say_failed(f"{self.stages.now}: {error}", process.errno_of(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the worker is told
+            self._say_failed(f"{self.stages.now}: {error!r}", 0)
 
     def _say_failed(self, stage: str, errno: int) -> None:
         code = "internal_error" if self.let_go else "sandbox_setup_failed"
@@ -270,6 +273,7 @@ class Jailer:
             stdin_piped="stdin" in ends,
             stdout_piped="stdout" in ends,
         )
+        watched.at = (step, index)
         self.exec_ns = self.exec_ns or time.monotonic_ns()
         self.let_go += 1
         descriptors = [self.job] + [ends[name] for name in ("stdin", "stdout") if name in ends]
@@ -322,14 +326,20 @@ class Jailer:
 
     def _hear(self, watched: Watched) -> TaskResult | None:
         """A supervisor's result once it is whole.  Raises RequestBroken where none will come."""
-        data = watched.sock.recv(1 << 20)
+        try:
+            data = watched.sock.recv(1 << 20)
+        except ConnectionResetError:  # its order unread
+            data = b""
         if not data:
             raise RequestBroken("a supervisor died")
         for kind, payload in watched.decoder.feed(data):
             if kind == wire.TASK_DONE:
-                return wire.unpack_result(payload)[2]
+                step, index, result = wire.unpack_result(payload)
+                if (step, index) != watched.at:
+                    raise RequestBroken(f"a result of task {step}/{index}")
+                return result
             failed = wire.read_json(payload)
-            if not failed["started"]:
+            if failed["started"] is False:
                 self.let_go -= 1
             raise RequestBroken(failed["stage"], failed["errno"])
         return None
@@ -383,7 +393,7 @@ def main(
     failure: BaseException | None = None
     try:
         jailer.build()
-    except OSError as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the worker is told
         failure = error
     received = _receive_job(control)
     if received is None:

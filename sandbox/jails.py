@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -27,6 +28,8 @@ _MS = 1_000_000
 # A teardown looks again by itself this often, beside the events it waits for.
 _LOOK_AGAIN_NS = 20 * _MS
 QUARANTINE_AFTER_NS = 10_000 * _MS
+# For connections, for what came with a message, and for one jail that is made or removed.
+_SPARE_DESCRIPTORS = 32
 
 
 def log(event: str, **fields: object) -> None:
@@ -109,7 +112,12 @@ class Jails:
         self._uids = UidLeases(spec.uid_first, spec.uid_last)
         for uid in withheld:
             self._uids.withhold(uid)
-        self._jails: dict[int, Jail] = {}  # by the jailer's pid
+        self._jails: dict[str, Jail] = {}  # by name
+        # Those whose jailer is not reaped yet, by its pid: afterwards it can be anybody's.
+        self._jailers: dict[int, Jail] = {}
+        self._most = min(spec.jails_max, _room_for_jails(len(base.folders)))
+        self._left: set[str] = set()  # groups of jails that never ran, still to be removed
+        self._left_look_ns = 0
         self._made = 0
         # Another life's jails may still be there, in quarantine: no name is used twice.
         self._life = f"{time.time_ns():x}"
@@ -151,7 +159,7 @@ class Jails:
 
     def _make(self, wanted: Wanted, owner: Owner) -> tuple[Jail, socket.socket]:
         """A group, a lease and a jailer that builds its jail.  Raises OSError."""
-        if len(self) >= self._spec.jails_max:
+        if len(self) >= self._most:
             raise OSError(0, "as many jails as there may be")
         uid = self._uids.take()
         if uid is None:
@@ -171,7 +179,7 @@ class Jails:
             self._undo(name, uid, group)
             raise
         jail = Jail(name, wanted, owner, uid, group, events, pid, pidfd)
-        self._jails[pid] = jail
+        self._jails[name] = self._jailers[pid] = jail
         self._loop.watch(pidfd, select.EPOLLIN, self.reap)
         return jail, control
 
@@ -206,19 +214,33 @@ class Jails:
         self._uids.give_back(uid)
         if group is not None:
             group.close()
-        try:
-            remove_jail(self._base, name)
-        except OSError as error:
-            log("group_left", name=name, error=str(error))
+        self._left.add(name)
+        self._remove_left(time.monotonic_ns())
+
+    def _remove_left(self, now: int) -> None:
+        """Try it, and else again later: a group that is forgotten stays for good."""
+        for name in list(self._left):
+            try:
+                remove_jail(self._base, name)
+            except OSError as error:
+                log("group_waits", name=name, error=str(error))
+                self._left_look_ns = now + _LOOK_AGAIN_NS
+            else:
+                self._left.discard(name)
 
     # --- death ---
 
     def due_ns(self) -> int | None:
         """When `look` is to be called if nothing happens before; None: never."""
-        return min((jail.due_ns for jail in self._jails.values()), default=None)
+        due = [jail.due_ns for jail in self._jails.values()]
+        if self._left:
+            due.append(self._left_look_ns)
+        return min(due, default=None)
 
     def look(self, now: int) -> None:
         """Tear down what is past its hard deadline; look again at what is dying."""
+        if self._left and now >= self._left_look_ns:
+            self._remove_left(now)
         for jail in list(self._jails.values()):
             if now < jail.due_ns:
                 continue
@@ -241,7 +263,7 @@ class Jails:
                 return
             if pid == 0:
                 return
-            jail = self._jails.get(pid)
+            jail = self._jailers.get(pid)
             if jail is not None:
                 if status and jail.dying_since_ns is None:
                     log("jailer_died", id=jail.wanted.request_id, status=status)
@@ -250,6 +272,7 @@ class Jails:
 
     def _mark_reaped(self, jail: Jail) -> None:
         jail.reaped = True
+        del self._jailers[jail.pid]
         self._loop.unwatch(jail.pidfd)  # it would be ready for ever
         os.close(jail.pidfd)
 
@@ -276,12 +299,14 @@ class Jails:
 
         The jailer is signalled by itself too: it may not have joined its group yet.
         """
-        if self._jails.get(jail.pid) is not jail or jail.dying_since_ns is None:
+        if self._jails.get(jail.name) is not jail or jail.dying_since_ns is None:
             return
         now = time.monotonic_ns()
         jail.look_ns = now + _LOOK_AGAIN_NS
         try:
             self._layout.kill(jail.group)
+            if now - jail.dying_since_ns > _LOOK_AGAIN_NS:
+                self._layout.kill_each(jail.group)
             if not jail.reaped:
                 signal.pidfd_send_signal(jail.pidfd, signal.SIGKILL)
                 if os.waitpid(jail.pid, os.WNOHANG)[0] == jail.pid:
@@ -296,7 +321,7 @@ class Jails:
             self._quarantine(jail)
 
     def _bury(self, jail: Jail) -> None:
-        del self._jails[jail.pid]
+        del self._jails[jail.name]
         if jail.events is not None:
             self._loop.unwatch(jail.events)
             os.close(jail.events)
@@ -311,6 +336,15 @@ class Jails:
         log("jail_quarantined", id=jail.wanted.request_id, uid=jail.uid)
         jail.owner.jail_quarantined(jail)
         _let_go(jail)
+
+
+def _room_for_jails(hierarchies: int) -> int:
+    """How many jails we have descriptors for, with those that making and removing one takes.
+
+    Each keeps its group, the group's events, the jailer's pidfd and the request's socket.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (limit - len(os.listdir("/proc/self/fd")) - _SPARE_DESCRIPTORS) // (hierarchies + 3)
 
 
 def _let_go(jail: Jail) -> None:

@@ -33,7 +33,10 @@ def fault(path: str) -> str | None:
         return "is absolute"
     if ".." in path.split("/"):
         return 'contains ".."'
-    encoded = path.encode()
+    try:
+        encoded = path.encode()
+    except UnicodeEncodeError:
+        return "has a lone surrogate"
     if len(encoded) > LONGEST_PATH:
         return f"is longer than {LONGEST_PATH} bytes"
     if any(len(name) > LONGEST_NAME for name in encoded.split(b"/")):

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from gaoler.sandbox import collect, init, process, task
+from gaoler.sandbox import collect, init, process, task, wire
 from gaoler.sandbox.cgroup import Group, Layout, Usage
 from gaoler.sandbox.job import Collected, Limits, Stats, TaskResult
 from gaoler.sandbox.order import Broken, Order
@@ -38,10 +38,12 @@ class Parked:
 
 
 def hear(sock: socket.socket) -> dict[str, Any] | None:
-    """The next message of the task's process; None when its end is closed."""
+    """The next message of the task's process; None when its end is closed.
+
+    Raises ProtocolError for what is none.
+    """
     data = sock.recv(task.LONGEST_MESSAGE)
-    message: dict[str, Any] | None = json.loads(data) if data else None
-    return message
+    return wire.read_json(data) if data else None
 
 
 def failed_at(stage: str, message: dict[str, Any] | None) -> Broken:

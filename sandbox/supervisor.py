@@ -59,12 +59,16 @@ class Supervisor:
             order, job, pipes = received
             result = self._run(order, job, pipes)
             self.stages.enter("send the result")
-            payload = wire.pack_result(order.step, order.task, result)
-            self.jailer.sendall(wire.frame(wire.TASK_DONE, payload))
+            done = wire.frame(wire.TASK_DONE, wire.pack_result(order.step, order.task, result))
         except Broken as broken:
             self._say_failed(broken.stage, broken.errno)
         except OSError as error:
             self._say_failed(f"{self.stages.now}: {error}", error.errno or 0)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the jailer is told
+            self._say_failed(f"{self.stages.now}: {error!r}", 0)
+        else:
+            # Not in the `try`: what is said behind half a frame would pass for its end.
+            self.jailer.sendall(done)
 
     def _say_failed(self, stage: str, errno: int) -> None:
         failed = {"stage": stage, "errno": errno, "started": self.started}

@@ -192,9 +192,14 @@ def _exec(speaker: Speaker, section: dict[str, Any], joined: tuple[float, float]
         exec_by_path(argv, env)
     except OSError as error:
         found = error.errno not in _NOT_FOUND
-        speaker.say(exec_failed="not_executable" if found else "command_not_found")
-    except BaseException as error:  # noqa: BLE001 - our exit status must not pass for the program's
+        try:
+            speaker.say(exec_failed="not_executable" if found else "command_not_found")
+        finally:
+            # Were that word lost, our end must not pass for that of a program that did well.
+            os._exit(126 if found else 127)
+    except BaseException as error:
         speaker.fail("exec", error)
+        raise
 
 
 def exec_by_path(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:

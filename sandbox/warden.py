@@ -240,16 +240,15 @@ class Warden:
             connection.jails.add(jail)
 
     def _take_request(self, descriptors: list[int], uid: int) -> tuple[socket.socket, int]:
-        """The request's socket (a duplicate that we own) and the job.  Raises Refused."""
+        """The request's socket, taken off the list, and the job.  Raises Refused."""
         if len(descriptors) != 2:
             raise Refused("a run needs two descriptors")
-        request, job = descriptors
         try:
-            if wire.sealed_size(job) > self.spec.job_bytes_max:
+            if wire.sealed_size(descriptors[1]) > self.spec.job_bytes_max:
                 raise Refused("the job is too large")
         except wire.ProtocolError as error:
             raise Refused(str(error)) from error
-        return _stream_socket(request, uid), job
+        return _stream_socket(descriptors, uid), descriptors[0]
 
     def _wanted(self, message: dict[str, Any]) -> Wanted:
         """The numbers and the id of a run, within the maxima.  Raises Refused."""
@@ -270,23 +269,20 @@ class Warden:
         return Wanted(request_id, *(message[name] for name in most))
 
 
-def _stream_socket(descriptor: int, uid: int) -> socket.socket:
-    """A socket of ours on a duplicate of the descriptor.  Raises Refused.
+def _stream_socket(descriptors: list[int], uid: int) -> socket.socket:
+    """The first descriptor as a socket of ours, taken off the list.  Raises Refused.
 
-    Its other end must be `uid`'s: root speaks on it, and that is worth something elsewhere.
+    No duplicate: want of room for one would cost the worker all its jails.  Its other end
+    must be `uid`'s: root speaks on it, and that is worth something elsewhere.
     """
     try:
-        duplicate = os.dup(descriptor)
+        sock = socket.socket(fileno=descriptors[0])
     except OSError as error:
-        raise Refused("no descriptor is left") from error
-    try:
-        sock = socket.socket(fileno=duplicate)
-    except OSError as error:
-        os.close(duplicate)
         raise Refused("the first descriptor is not a socket") from error
     if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_STREAM) or _peer_uid(sock) != uid:
-        sock.close()
+        sock.detach()  # it is discarded with the rest
         raise Refused("the first descriptor is not a stream socket of the sender's own")
+    del descriptors[0]
     return sock
 
 

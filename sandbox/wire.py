@@ -27,7 +27,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fcntl import (
     F_ADD_SEALS,
@@ -38,7 +38,7 @@ from fcntl import (
     F_SEAL_WRITE,
     fcntl,
 )
-from typing import Any
+from typing import Any, TypeVar
 
 from gaoler.sandbox.job import Collected, Job, Limits, Stats, Task, TaskResult
 
@@ -52,6 +52,7 @@ FAILED = 3
 GO = 4  # jailer to supervisor only
 KINDS = (TASK_DONE, FINISHED, FAILED, GO)
 
+_T = TypeVar("_T")
 _U32 = struct.Struct("<I")
 _HEAD = struct.Struct("<IB")
 
@@ -187,7 +188,7 @@ def read_job(descriptor: int) -> JobHeader:
     try:
         return _job_header(json.loads(os.pread(descriptor, length, len(head))), base, size)
     except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
-        raise ProtocolError(f"the header is malformed: {error!r}") from error
+        raise ProtocolError(f"the header is malformed: {_in_short(error)}") from error
 
 
 def _job_header(raw: dict[str, Any], base: int, size: int) -> JobHeader:
@@ -202,10 +203,15 @@ def _job_header(raw: dict[str, Any], base: int, size: int) -> JobHeader:
         ends = [end for pipe in step.pipes for end in pipe]
         if not step.tasks or any(end >= len(step.tasks) for end in ends):
             raise ValueError("a step is empty or a pipe leads nowhere")
+        sources, targets = ({pipe[side] for pipe in step.pipes} for side in (0, 1))
+        if not len(sources) == len(targets) == len(step.pipes) or any(
+            source == target for source, target in step.pipes
+        ):
+            raise ValueError("a task is connected to itself, or twice")
     return JobHeader(
         steps,
         _whole(raw["deadline_ns"]),
-        bool(raw["stop_on_failure"]),
+        _flag(raw["stop_on_failure"]),
         _whole(raw["workspace_bytes"]),
         _whole(raw["output_bytes"]),
     )
@@ -218,15 +224,13 @@ def _read_task(raw: dict[str, Any], base: int, size: int) -> TaskHeader:
             raise ValueError(f"{name} lies beyond the end")
         return Range(base + offset, length)
 
-    if not isinstance(raw["profile"], str):
-        raise TypeError("profile")
     return TaskHeader(
         section=place("section"),
         stdin=place("stdin"),
         collect=place("collect"),
-        profile=raw["profile"],
+        profile=_text(raw["profile"]),
         limits=Limits(*(_whole(n) for n in raw["limits"])),
-        wall_promised=bool(raw["wall_promised"]),
+        wall_promised=_flag(raw["wall_promised"]),
     )
 
 
@@ -234,6 +238,28 @@ def _whole(value: Any) -> int:
     if type(value) is not int or value < 0 or value > 1 << 62:
         raise ValueError(f"not a count: {value!r:.40}")
     return value
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError(f"not a flag: {value!r:.40}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"not a text: {value!r:.40}")
+    value.encode()  # refuses lone surrogates
+    return value
+
+
+def _or_none(read: Callable[[Any], _T], value: Any) -> _T | None:
+    return None if value is None else read(value)
+
+
+def _in_short(error: Exception) -> str:
+    """Not repr: a UnicodeDecodeError's has all of the bytes in it."""
+    return f"{type(error).__name__}: {error!s:.80}"
 
 
 def read_range(descriptor: int, place: Range) -> bytes:
@@ -345,7 +371,7 @@ def unpack_result(payload: bytes) -> tuple[int, int, TaskResult]:
     try:
         return _unpack_result(payload)
     except (KeyError, TypeError, ValueError, IndexError, struct.error, RecursionError) as error:
-        raise ProtocolError(f"a result that cannot be read: {error!r}") from error
+        raise ProtocolError(f"a result that cannot be read: {_in_short(error)}") from error
 
 
 def _unpack_result(payload: bytes) -> tuple[int, int, TaskResult]:
@@ -360,25 +386,25 @@ def _unpack_result(payload: bytes) -> tuple[int, int, TaskResult]:
         start += size
     step, task = (_whole(n) for n in meta["at"])
     files = tuple(
-        Collected(path, data, error)
+        Collected(_text(path), data, _or_none(_text, error))
         for (path, error, _), data in zip(meta["files"], blobs[2:], strict=True)
     )
     return (
         step,
         task,
         TaskResult(
-            outcome=meta["outcome"],
-            reason=meta["reason"],
-            exit_code=meta["exit_code"],
-            signal=meta["signal"],
-            timed_out=meta["timed_out"],
+            outcome=_text(meta["outcome"]),
+            reason=_or_none(_text, meta["reason"]),
+            exit_code=_or_none(_whole, meta["exit_code"]),
+            signal=_or_none(_whole, meta["signal"]),
+            timed_out=_flag(meta["timed_out"]),
             stdout=blobs[0],
             stderr=blobs[1],
-            stdout_truncated=meta["cut"][0],
-            stderr_truncated=meta["cut"][1],
+            stdout_truncated=_flag(meta["cut"][0]),
+            stderr_truncated=_flag(meta["cut"][1]),
             files=files,
             stats=Stats(*(_whole(n) for n in meta["stats"])),
             ended_ns=_whole(meta["ended_ns"]),
-            cut_by_budget=meta["cut_by_budget"],
+            cut_by_budget=_flag(meta["cut_by_budget"]),
         ),
     )

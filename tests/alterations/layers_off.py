@@ -305,7 +305,7 @@ def teardown() -> None:
 
 
 def _bury_at_once(self: jails.Jails, jail: jails.Jail) -> None:
-    if self._jails.get(jail.pid) is jail and jail.reaped:
+    if self._jails.get(jail.name) is jail and jail.reaped:
         self._bury(jail)
 
 

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import fcntl
+import json
+import math
 import os
+import socket
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gaoler.sandbox import wire
-from gaoler.sandbox.job import Collected, Stats, TaskResult
+from gaoler.sandbox.jailer import RequestBroken
+from gaoler.sandbox.job import (
+    Collected,
+    InputFile,
+    Job,
+    Limits,
+    Pipe,
+    Stats,
+    Step,
+    Task,
+    TaskResult,
+)
+from tests.fuzzing import fuzz_frames, fuzz_job, fuzz_message, fuzz_result
+from tests.fuzzing.pace import UNTIMED
 from tests.hosting import job, piped, python, task
 
 COUNTS = st.integers(0, 1 << 40)
@@ -42,11 +60,13 @@ RESULTS = st.builds(
 
 
 @given(RESULTS, st.integers(0, 63), st.integers(0, 7))
+@UNTIMED
 def test_a_result_survives_its_journey(result: TaskResult, step: int, index: int) -> None:
     assert wire.unpack_result(wire.pack_result(step, index, result)) == (step, index, result)
 
 
 @given(st.lists(st.binary(max_size=50), max_size=5), st.lists(st.integers(1, 20)))
+@UNTIMED
 def test_frames_come_out_whole_however_they_were_cut(
     payloads: list[bytes], cuts: list[int]
 ) -> None:
@@ -60,24 +80,54 @@ def test_frames_come_out_whole_however_they_were_cut(
     assert decoder.pending == 0
 
 
+WHOLE = st.builds(wire.frame, st.sampled_from(wire.KINDS), st.binary(max_size=30))
+EMPTY = st.sampled_from(wire.KINDS).map(lambda kind: bytes([0, 0, 0, 0, kind]))  # not even a kind
+ODD = (
+    st.builds(wire.frame, st.integers(0, 255), st.binary(max_size=60))
+    | EMPTY
+    | st.binary(max_size=9)
+)
+
+
+@given(
+    st.lists(WHOLE | st.lists(WHOLE, max_size=1).map(lambda one: b"".join(one * 2)) | ODD),
+    st.lists(st.integers(0, 40)),
+    st.integers(1, 50),
+)
+@example([wire.frame(wire.FAILED, b"x" * 30)], [], 30)
+@example([wire.frame(wire.FAILED, b"x" * 30)], [4, 1], 31)
+@example([b"\0" * 5], [], 50)
+@example([b"\0\0\0\0\1"], [], 50)
+@example([b"\xff" * 4], [], 50)
+@UNTIMED
+def test_a_stream_means_the_same_however_it_was_cut_and_garbage_ends_it(
+    parts: list[bytes], cuts: list[int], longest: int
+) -> None:
+    stream, pieces = b"".join(parts), []
+    for size in [*cuts, len(b"".join(parts))]:
+        pieces.append(stream[:size])
+        stream = stream[size:]
+    fuzz_frames.check(pieces, longest)
+
+
 @given(st.binary(max_size=200))
-def test_garbage_is_a_protocol_error_or_waits_for_more(data: bytes) -> None:
-    decoder = wire.Decoder(longest=50)
+@UNTIMED
+def test_any_bytes_are_an_object_or_a_protocol_error(data: bytes) -> None:
     try:
-        for _, payload in decoder.feed(data):
-            assert len(payload) < 50
+        assert isinstance(wire.read_json(data), dict)
     except wire.ProtocolError:
-        return
-    assert decoder.pending <= max(len(data), 54)
+        pass
 
 
 @given(st.binary(max_size=300))
+@UNTIMED
 def test_a_garbled_result_is_a_protocol_error(data: bytes) -> None:
     with pytest.raises(wire.ProtocolError):
         wire.unpack_result(data)
 
 
 @given(RESULTS, st.data())
+@UNTIMED
 def test_a_result_that_was_cut_short_is_a_protocol_error(
     result: TaskResult, data: st.DataObject
 ) -> None:
@@ -86,6 +136,64 @@ def test_a_result_that_was_cut_short_is_a_protocol_error(
         wire.unpack_result(whole[: data.draw(st.integers(0, len(whole) - 1))])
     with pytest.raises(wire.ProtocolError):
         wire.unpack_result(whole + b"x")
+
+
+# Nowhere a count, a flag or a text.
+NOTHING = st.sampled_from([None, -1, 1.0, 1e300, [], {}, [1], {"a": 1}, "\ud800"])
+NO_COUNT = NOTHING | st.sampled_from([True, "1", (1 << 62) + 1, 1 << 63, 10**400, math.inf])
+NO_FLAG = NOTHING | st.sampled_from([0, 1, "true"])
+NO_TEXT = NOTHING | st.sampled_from([0, True])
+
+
+def leaves(value: Any, kind: type) -> Iterator[tuple[Any, Any]]:
+    """(container, key) of every value of that kind, at all depths."""
+    if not isinstance(value, list | dict):
+        return
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        if type(inner) is kind:
+            yield value, key
+        yield from leaves(inner, kind)
+
+
+def spoil(value: Any, data: st.DataObject) -> bool:
+    """Put something where it must not be; False where there is nothing to be spoiled."""
+    kind, odd = data.draw(st.sampled_from([(int, NO_COUNT), (bool, NO_FLAG), (str, NO_TEXT)]))
+    places = list(leaves(value, kind))
+    if not places:
+        return False
+    container, key = data.draw(st.sampled_from(places))
+    container[key] = data.draw(odd.filter(lambda it: it is not None or key not in NULLABLE))
+    return True
+
+
+NULLABLE = ("reason", "exit_code", "signal", 1)  # 1: the error of a collected file
+
+
+@given(RESULTS, st.data())
+@settings(UNTIMED, max_examples=60)
+def test_a_value_that_is_out_of_place_in_a_result_is_a_protocol_error(
+    result: TaskResult, data: st.DataObject
+) -> None:
+    whole = wire.pack_result(1, 2, result)
+    end = 4 + int.from_bytes(whole[:4], "little")
+    meta = json.loads(whole[4:end])
+    if not spoil(meta, data):
+        return
+    dumped = json.dumps(meta).encode()
+    with pytest.raises(wire.ProtocolError):
+        wire.unpack_result(len(dumped).to_bytes(4, "little") + dumped + whole[end:])
+
+
+@given(RESULTS, st.data())
+@settings(UNTIMED, max_examples=60)
+def test_a_result_with_a_few_bytes_changed_is_one_or_a_protocol_error(
+    result: TaskResult, data: st.DataObject
+) -> None:
+    payload = bytearray(wire.pack_result(0, 0, result))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(payload) - 1))
+        payload[place : place + 1] = data.draw(st.binary(min_size=1, max_size=3))
+    fuzz_result.check(bytes(payload))
 
 
 def test_a_frame_longer_than_allowed_is_refused_before_it_is_read() -> None:
@@ -108,6 +216,235 @@ def test_a_job_is_read_back_with_its_numbers_and_places() -> None:
         assert wire.read_range(descriptor, got.collect) == b'["a","b"]'
     finally:
         os.close(descriptor)
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=9)
+TASKS = st.builds(
+    Task,
+    cmd=TEXTS,
+    args=st.lists(TEXTS, max_size=3).map(tuple),
+    env=st.dictionaries(TEXTS, TEXTS, max_size=3),
+    stdin=st.binary(max_size=20),
+    files=st.lists(
+        st.builds(InputFile, TEXTS, st.integers(0, 0o777), st.binary(max_size=20)), max_size=3
+    ).map(tuple),
+    working_dir=TEXTS,
+    profile=TEXTS,
+    limits=st.builds(Limits, *[COUNTS] * 7),
+    wall_promised=st.booleans(),
+    collect=st.lists(TEXTS, max_size=3).map(tuple),
+)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> Step:
+    """Tasks, each connected to the one that follows it in an order of their own, or not."""
+    made = draw(st.lists(TASKS, min_size=1, max_size=3))
+    order = draw(st.permutations(range(len(made))))
+    pipes = [Pipe(*pair) for pair in pairwise([*order, order[0]]) if pair[0] != pair[1]]
+    return Step(
+        tuple(made), tuple(draw(st.lists(st.sampled_from(pipes), unique=True))) if pipes else ()
+    )
+
+
+JOBS = st.builds(
+    Job,
+    request_id=TEXTS,
+    steps=st.lists(steps(), min_size=1, max_size=2).map(tuple),
+    deadline_ns=COUNTS,
+    stop_on_failure=st.booleans(),
+    workspace_bytes=COUNTS,
+    output_bytes=COUNTS,
+    memory_bytes=COUNTS,
+)
+
+
+@given(JOBS)
+@settings(UNTIMED, max_examples=40)
+def test_any_job_that_is_written_is_read_back_whole(wanted: Job) -> None:
+    descriptor = wire.write_job(wanted)
+    try:
+        header = wire.read_job(descriptor)
+        fuzz_job.check_header(header, descriptor, wire.sealed_size(descriptor))
+        got = Job(
+            request_id=wanted.request_id,  # it travels beside the job
+            steps=tuple(
+                Step(
+                    tuple(_read_task(descriptor, task) for task in step.tasks),
+                    tuple(Pipe(*pipe) for pipe in step.pipes),
+                )
+                for step in header.steps
+            ),
+            deadline_ns=header.deadline_ns,
+            stop_on_failure=header.stop_on_failure,
+            workspace_bytes=header.workspace_bytes,
+            output_bytes=header.output_bytes,
+            memory_bytes=wanted.memory_bytes,
+        )
+    finally:
+        os.close(descriptor)
+    assert got == wanted
+
+
+def _read_task(descriptor: int, header: wire.TaskHeader) -> Task:
+    section = json.loads(wire.read_range(descriptor, header.section))
+    collect = wire.read_range(descriptor, header.collect)
+    base = wire.file_base(descriptor)
+    return Task(
+        cmd=section["cmd"],
+        args=tuple(section["args"]),
+        env=section["env"],
+        stdin=wire.read_range(descriptor, header.stdin),
+        files=tuple(
+            InputFile(path, mode, wire.read_range(descriptor, wire.Range(base + offset, length)))
+            for path, mode, offset, length in section["files"]
+        ),
+        working_dir=section["working_dir"],
+        profile=header.profile,
+        limits=header.limits,
+        wall_promised=header.wall_promised,
+        collect=tuple(json.loads(collect)) if collect else (),
+    )
+
+
+@given(JOBS, st.data())
+@settings(UNTIMED, max_examples=40)
+def test_a_value_that_is_out_of_place_in_a_header_is_a_protocol_error(
+    wanted: Job, data: st.DataObject
+) -> None:
+    header, behind = _taken_apart(wanted)
+    spoil(header, data)
+    assert not fuzz_job.check(fuzz_job.content(json.dumps(header).encode(), behind))
+
+
+@given(JOBS, st.data())
+@settings(UNTIMED, max_examples=40)
+def test_a_part_that_is_missing_from_a_header_is_a_protocol_error(
+    wanted: Job, data: st.DataObject
+) -> None:
+    header, behind = _taken_apart(wanted)
+    places = [place for kind in (int, bool, list) for place in leaves(header, kind)]
+    container, key = data.draw(
+        st.sampled_from([(c, k) for c, k in places if isinstance(c, dict)]), label="what"
+    )
+    del container[key]
+    assert not fuzz_job.check(fuzz_job.content(json.dumps(header).encode(), behind))
+
+
+@given(JOBS, st.data())
+@settings(UNTIMED, max_examples=40)
+def test_a_job_with_a_few_bytes_changed_is_one_or_a_protocol_error(
+    wanted: Job, data: st.DataObject
+) -> None:
+    header, behind = _taken_apart(wanted)
+    content = bytearray(fuzz_job.content(json.dumps(header).encode(), behind))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place : place + 1] = data.draw(st.binary(max_size=3))
+    fuzz_job.check(bytes(content))
+
+
+@given(st.binary(max_size=100))
+@UNTIMED
+def test_any_bytes_are_a_protocol_error_to_root(data: bytes) -> None:
+    assert not fuzz_job.check(data)
+    assert not fuzz_job.check(fuzz_job.content(data, data))
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 12))
+@UNTIMED
+def test_a_range_is_taken_exactly_where_it_lies_within_the_job(
+    offset: int, length: int, size: int
+) -> None:
+    data = _header(task={"stdin": [offset, length], "section": [0, 0]}).removesuffix(b"{}")
+    assert fuzz_job.check(data + bytes(size)) == (offset + length <= size)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=4))
+@UNTIMED
+def test_pipes_are_taken_exactly_where_each_end_is_a_task_of_its_own(
+    pipes: list[tuple[int, int]],
+) -> None:
+    one = json.loads(_header()[12:-2])["steps"][0]["tasks"][0]
+    ends = [{source for source, _ in pipes}, {target for _, target in pipes}]
+    fine = all(len(side) == len(pipes) and side <= {0, 1, 2} for side in ends) and not any(
+        source == target for source, target in pipes
+    )
+    assert fuzz_job.check(_header(steps=[{"tasks": [one] * 3, "pipes": pipes}])) == fine
+
+
+def _taken_apart(wanted: Job) -> tuple[Any, bytes]:
+    """The header's value, and what follows the header."""
+    descriptor = wire.write_job(wanted)
+    try:
+        base = wire.file_base(descriptor)
+        whole = os.pread(descriptor, wire.sealed_size(descriptor), 0)
+    finally:
+        os.close(descriptor)
+    return json.loads(whole[12:base]), whole[base:]
+
+
+def test_a_workspace_without_a_limit_is_refused_by_the_jailer() -> None:
+    """Pins: to tmpfs a size of 0 is no limit, and the spec's maximum was compared alone."""
+    data = _header(workspace_bytes=0)
+    with fuzz_job.sealed(data) as descriptor, pytest.raises(RequestBroken):
+        fuzz_job.jailer(descriptor)._read_header()
+
+
+@given(st.binary(max_size=60))
+@example(b"1")
+@example(b"[]")
+@example(b'{"op":[]}')
+@example(b"[" * 4000)
+@UNTIMED
+def test_any_datagram_is_refused_by_the_warden(data: bytes) -> None:
+    assert not fuzz_message.check(data)
+
+
+RUN = {"op": "run", "id": "x", "memory_bytes": 1, "pids": 1, "hard_ns": 1}
+
+
+@given(
+    st.sampled_from(["memory_bytes", "pids", "hard_ns"]).flatmap(
+        lambda name: st.tuples(st.just(name), NO_COUNT | st.just(0))
+    )
+    | st.tuples(st.just("id"), NO_TEXT.filter(lambda it: it != "\ud800") | st.just("x" * 201))
+)
+@UNTIMED
+def test_a_run_with_one_value_out_of_place_is_refused_by_the_warden(odd: tuple[str, Any]) -> None:
+    assert fuzz_message.check(json.dumps(RUN).encode())
+    assert not fuzz_message.check(json.dumps(RUN | dict([odd])).encode())
+
+
+MESSAGES = st.fixed_dictionaries(
+    {"op": st.sampled_from(["run", "run", "run", "ping", "stop", None])},
+    optional={
+        "id": TEXTS | st.just("x" * 201) | NO_TEXT,
+        **{
+            name: st.sampled_from([0, 1, 1 << 20, 1 << 45]) | NO_COUNT
+            for name in ("memory_bytes", "pids", "hard_ns", "n")
+        },
+    },
+)
+
+
+@given(MESSAGES)
+@example({"op": "ping", "n": 10**400})
+@UNTIMED
+def test_the_warden_takes_a_run_within_its_maxima_and_refuses_every_other(
+    message: dict[str, Any],
+) -> None:
+    fuzz_message.check(json.dumps(message).encode())
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.binary(max_size=13))))
+@UNTIMED
+def test_descriptors_are_read_from_whole_numbers_alone(
+    ancillary: list[tuple[int, int, bytes]],
+) -> None:
+    rights = [raw for level, kind, raw in ancillary if (level, kind) == (1, 1)]
+    assert (socket.SOL_SOCKET, socket.SCM_RIGHTS) == (1, 1)
+    assert len(wire.descriptors(ancillary)) == sum(len(raw) // 4 for raw in rights)
 
 
 def test_a_job_cannot_be_changed_once_it_is_written() -> None:
@@ -178,6 +515,13 @@ def test_what_is_not_a_job_is_refused(data: bytes) -> None:
             wire.read_job(descriptor)
     finally:
         os.close(descriptor)
+
+
+def test_a_header_that_claims_to_be_longer_than_the_job_is_refused() -> None:
+    whole = _header(steps=[]).removesuffix(b"{}")
+    length = len(whole) - 12
+    assert fuzz_job.check(whole)
+    assert not fuzz_job.check(whole[:8] + (length + 1).to_bytes(4, "little") + whole[12:])
 
 
 def test_a_pipe_that_leads_nowhere_is_refused() -> None:
