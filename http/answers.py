@@ -21,7 +21,7 @@ def execute_answer(
 ) -> dict[str, object]:
     """The body of a 200 of `execute`; `stub` marks every result of a server that runs nothing.
 
-    Where `output_bytes` is `LARGE_BYTES` or more it may hold what only `large.pieces` can write.
+    Where `kept_bytes` is `LARGE_BYTES` or more it may hold what only `large.pieces` can write.
     """
     steps = zip(request.steps, answer.results, strict=True)
     return {
@@ -39,11 +39,13 @@ def execute_answer(
     }
 
 
-def output_bytes(answer: Answer) -> int:
-    """What an answer keeps in memory: all streams and files."""
+def kept_bytes(request: ExecuteGiven, answer: Answer) -> int:
+    """What an answer keeps in memory: streams, files, and what is echoed of the request."""
     results = [result for step in answer.results for result in step]
     streams = sum(len(result.stdout) + len(result.stderr) for result in results)
-    return streams + sum(len(file.data) for result in results for file in result.files)
+    files = sum(len(f.path) + len(f.data) for result in results for f in result.files)
+    paths = (e.written for step in request.steps for task in step.tasks for e in task.collect)
+    return streams + files + sum(map(len, (*paths, *request.ignored_fields)))
 
 
 def _cut(result: TaskResult) -> bool:

@@ -16,7 +16,7 @@ from gaoler.actors.messages import Refusal
 from gaoler.config.settings import Settings
 from gaoler.http import errors
 from gaoler.http.admit import Admitted, FileStore, NoFiles, admit
-from gaoler.http.answers import execute_answer, output_bytes
+from gaoler.http.answers import execute_answer, kept_bytes
 from gaoler.http.auth import Keys
 from gaoler.http.body import AdmittedBytes, Checking, Share, check_headers, read_body
 from gaoler.http.bridge import Actors, Bridge, ask
@@ -113,7 +113,7 @@ class Execute:
             raise problem_of(reply)
         stub = self._settings.runner_mode == "stub"
         answer = execute_answer(context.request_id, given, reply, stub=stub)
-        held_bytes = output_bytes(reply)
+        held_bytes = kept_bytes(given, reply)
         response.content_type = falcon.MEDIA_JSON
         if held_bytes < LARGE_BYTES:
             response.data = errors.dump(answer)

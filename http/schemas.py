@@ -36,6 +36,7 @@ Filled = Annotated[str, Meta(min_length=1)]
 MOST_ARGUMENTS = 10_000
 MOST_VARIABLES = 1_000
 MOST_COLLECTED = 1_000
+LONGEST_UNKNOWN_FIELD = 200
 MOST_UNKNOWN_FIELDS = 100
 
 
@@ -209,6 +210,10 @@ def _unknown_fields(value: dict[str, Any]) -> tuple[str, ...]:
     unknown = tuple(name for name in value if name not in known)
     if len(unknown) > MOST_UNKNOWN_FIELDS:
         raise Problem("invalid_request", f"more than {MOST_UNKNOWN_FIELDS} unknown fields")
+    for name in unknown:
+        if len(name) > LONGEST_UNKNOWN_FIELD:  # it would come back as it is
+            why = f"longer than the {LONGEST_UNKNOWN_FIELD} characters of any field"
+            raise invalid(quoted(name), why)
     return unknown
 
 

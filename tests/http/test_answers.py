@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gaoler.actors.messages import Answer
-from gaoler.http.answers import execute_answer
+from gaoler.http.answers import execute_answer, kept_bytes
 from gaoler.http.decode import decode
 from gaoler.http.large import LARGE_BYTES, pieces
 from gaoler.http.schemas import Bounds, read_execute
@@ -151,3 +151,11 @@ def test_large_outputs_and_files_come_as_small_ones_do(size: int) -> None:
     assert base64.b64decode(shown["files"]["f"]["base64"]) == data
     assert shown["files"]["g"]["content"] == text.decode()
     assert shown["files"]["g"]["sha256"] == hashlib.sha256(text).hexdigest()
+
+
+def test_what_is_echoed_of_the_request_counts_as_kept() -> None:
+    path = "p" * 200
+    task = {"cmd": "a", "collect": [path]}
+    given = read_execute({"steps": [task], "x" * 90: 1}, Bounds(64, 8, 100))
+    result = TaskResult("completed", stdout=b"1234", files=(Collected(path, error="missing"),))
+    assert kept_bytes(given, Answer(((result,),), 0, 0, 0, 0)) == 4 + 2 * 200 + 90

@@ -353,3 +353,11 @@ def test_a_few_unknown_fields_are_named_and_many_are_refused() -> None:
     assert len(read_execute({"steps": [{"cmd": "x"}], **few}, BOUNDS).ignored_fields) == 100
     with pytest.raises(Problem, match="more than 100 unknown fields"):
         read_execute({"steps": [{"cmd": "x"}], **few, "new100": 1}, BOUNDS)
+
+
+def test_an_unknown_field_with_a_name_that_no_field_has_is_refused() -> None:
+    """It would come back as long as it is."""
+    read_execute({"steps": [{"cmd": "x"}], "n" * 200: 1}, BOUNDS)
+    with pytest.raises(Problem, match="longer than the 200 characters") as refused:
+        read_execute({"steps": [{"cmd": "x"}], "n" * 201: 1}, BOUNDS)
+    assert len(str(refused.value)) < 400
