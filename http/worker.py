@@ -145,6 +145,11 @@ class ProblemProtocol(ASGIProtocol):  # type: ignore[misc]
             scope.update(raw_path=raw_path, path=path)
         return scope
 
+    def _will_close(self, request: Any, response_requires_close: bool) -> bool:
+        """HTTP/1.0 is always closed: an answer in pieces has no other end there."""
+        closes: bool = super()._will_close(request, response_requires_close)
+        return closes or request.version < (1, 1)
+
     async def _handle_http_request(self, request: object, *rest: object) -> object:
         self._given_to_the_application = request
         return await super()._handle_http_request(request, *rest)

@@ -27,6 +27,7 @@ from gaoler.sandbox.spec import WardenSpec
 _MS = 1_000_000
 # A teardown looks again by itself this often, beside the events it waits for.
 _LOOK_AGAIN_NS = 20 * _MS
+_KILL_EACH_NS = 1_000 * _MS
 QUARANTINE_AFTER_NS = 10_000 * _MS
 # For connections, for what came with a message, and for one jail that is made or removed.
 _SPARE_DESCRIPTORS = 32
@@ -79,6 +80,7 @@ class Jail:
     reaped: bool = False
     dying_since_ns: int | None = None
     look_ns: int = 0  # when to look again, once it is dying
+    kill_each_ns: int = 0  # when to kill one by one what is left by then
     quarantined: bool = False
 
     @property
@@ -280,6 +282,7 @@ class Jails:
         """Kill everything in the jail; the rest follows when it is empty.  Idempotent."""
         if jail.dying_since_ns is None:
             jail.dying_since_ns = time.monotonic_ns()
+            jail.kill_each_ns = jail.dying_since_ns + _LOOK_AGAIN_NS
             if jail.request is not None:
                 self._loop.unwatch(jail.request.fileno())
             if jail.events is not None:
@@ -305,7 +308,9 @@ class Jails:
         jail.look_ns = now + _LOOK_AGAIN_NS
         try:
             self._layout.kill(jail.group)
-            if now - jail.dying_since_ns > _LOOK_AGAIN_NS:
+            if now >= jail.kill_each_ns:
+                # Each time it takes as long as there are processes: seldom, then.
+                jail.kill_each_ns = now + _KILL_EACH_NS
                 self._layout.kill_each(jail.group)
             if not jail.reaped:
                 signal.pidfd_send_signal(jail.pidfd, signal.SIGKILL)

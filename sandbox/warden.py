@@ -293,14 +293,18 @@ def _peer_uid(sock: socket.socket) -> int:
 
 
 def _discard(descriptor: int) -> None:
-    """Close what somebody else has sent: a socket may not make us wait for its last bytes."""
-    if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-        try:
+    """Close what somebody else has sent, whatever it is: neither its errors nor, of a socket,
+    the wait for its last bytes are ours."""
+    try:
+        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             with socket.socket(fileno=os.dup(descriptor)) as sock:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-        except OSError:
-            pass  # no such option, or no descriptor: then it lingers
-    os.close(descriptor)
+    except OSError:
+        pass  # no such option, no descriptor left, or a file that cannot be asked
+    try:
+        os.close(descriptor)
+    except OSError:
+        pass  # it is closed all the same
 
 
 # --- start and stop ---

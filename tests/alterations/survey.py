@@ -27,7 +27,7 @@ BEGIN = "<!-- made by bin/layers --write -->\n"
 END = "<!-- end -->\n"
 _MOST_NAMED = 8
 _SIDE_BY_SIDE = 2
-_LIMIT_S = 600
+LIMIT_S = 900
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def survey(layer: str) -> Survey:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         command += ["-m", "not heavy", f"--without={layer}", f"--junitxml={report}", *PROBES]
         done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+            command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
         if done.returncode not in (0, 1) or not report.exists():
             raise RuntimeError(f"{layer}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -54,14 +54,14 @@ def survey(layer: str) -> Survey:
 
 
 def _read(layer: str, report: Path) -> Survey:
-    tried, fell = 0, []
+    tried, fell = set(), set()
     for case in ElementTree.parse(report).iter("testcase"):
         if case.find("skipped") is not None:
             continue
-        tried += 1
+        tried.add(_name(case))
         if case.find("failure") is not None or case.find("error") is not None:
-            fell.append(_name(case))
-    return Survey(layer, tried, tuple(sorted(set(fell))))
+            fell.add(_name(case))
+    return Survey(layer, len(tried), tuple(sorted(fell)))
 
 
 def _name(case: ElementTree.Element) -> str:

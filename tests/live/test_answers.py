@@ -53,3 +53,19 @@ def test_unread_answers_beyond_their_bound_are_cut_off_the_oldest_first(
     # What is large and read at once is as it always was.
     answer = service.execute(NULS)
     assert answer.body["results"][0]["stdout"] == "\0" * (4 * MIB)
+
+
+def test_a_large_answer_to_http_1_0_ends_with_its_connection(
+    start_service: Callable[..., LiveService],
+) -> None:
+    service = start_service()
+    body = json.dumps({"steps": [NULS]}).encode()
+    with socket.create_connection(("127.0.0.1", service.port), timeout=LIMIT_S) as link:
+        link.sendall(
+            b"POST /api/v1/execute HTTP/1.0\r\nConnection: keep-alive\r\n"
+            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        whole = b"".join(iter(lambda: link.recv(MIB), b""))
+    head, _, answer = whole.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert json.loads(answer)["results"][0]["stdout"] == "\0" * (4 * MIB)

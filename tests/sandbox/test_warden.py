@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from gaoler.sandbox import warden as warden_module
 from gaoler.sandbox import wire
 from gaoler.sandbox.job import Failed, Job, TornDown
 from tests.hosting import (
@@ -172,6 +174,25 @@ def test_a_socket_that_would_wait_for_its_last_bytes_does_not_hold_the_warden_up
         os.kill(warden.process.pid, signal.SIGCONT)
         assert b"pong" in worker.sock.recv(4096)
         assert warden.run_one(shell("echo goes on")).stdout == b"goes on\n"
+
+
+def test_a_descriptor_that_cannot_even_be_asked_about_does_not_end_the_warden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of a process that a /proc hides from whoever has no CAP_SYS_PTRACE."""
+    read_end, write_end = os.pipe()
+
+    def cannot(*_: object) -> Any:
+        raise OSError(errno.EIO, "as of a file system that somebody serves")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", cannot)
+        warden_module._discard(read_end)
+        patched.setattr(os, "close", cannot)
+        warden_module._discard(write_end)
+    os.close(write_end)
+    with pytest.raises(OSError):
+        os.fstat(read_end)
 
 
 def test_a_warden_takes_a_few_connections_and_no_more(warden: LiveWarden) -> None:
