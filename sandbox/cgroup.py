@@ -18,6 +18,7 @@ runs anything of anybody else's, so there is no moment in which a task is outsid
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -236,20 +237,25 @@ class OomWatch:
             os.close(descriptor)
 
 
+_KILLED_AT_A_TIME = 64
+
+
 def _kill_members(group: Group) -> None:
     """SIGKILL the group's own processes; never one that has only got the number of one."""
-    for pid in group.processes():
+    pids = sorted(group.processes())
+    for start in range(0, len(pids), _KILLED_AT_A_TIME):
+        pidfds = {}
         try:
-            pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        try:
-            if pid in group.processes():  # so the pidfd is that process's
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+            for pid in pids[start : start + _KILLED_AT_A_TIME]:
+                with contextlib.suppress(ProcessLookupError):
+                    pidfds[pid] = os.pidfd_open(pid)
+            # Who still is in the group had its number before, so the pidfd is its own.
+            for pid in group.processes() & pidfds.keys():
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfds[pid], signal.SIGKILL)
         finally:
-            os.close(pidfd)
+            for pidfd in pidfds.values():
+                os.close(pidfd)
 
 
 def remove_jail(base: Group, name: str) -> None:

@@ -9,8 +9,11 @@ is the host's, which is why the clock cannot be set but can be read.
 from __future__ import annotations
 
 import fcntl
+import os
+import re
 import socket
 import struct
+from collections.abc import Iterable
 
 from gaoler.sandbox import process, syscalls
 
@@ -23,6 +26,7 @@ WARDEN = (
 )
 TASK = WARDEN
 
+_TCP_IN_USE = re.compile(rb"^TCP6?: inuse (\d+)", re.MULTILINE)
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 0x1
@@ -38,13 +42,30 @@ def raise_loopback() -> None:
 
 # What the kernel keeps for connections that nobody has accepted yet, and of those that have
 # ended, is counted to no group: few of each.
-_NETWORK_LIMITS = {"core/somaxconn": 128, "ipv4/tcp_max_tw_buckets": 1024}
+# A buffer begins at a page and grows where it is read.
+_NETWORK_LIMITS = {
+    "core/somaxconn": "128",
+    "ipv4/tcp_max_tw_buckets": "1024",
+    "ipv4/tcp_rmem": "4096 4096 6291456",
+}
 
 
 def limit_network() -> None:
     """Bound this network namespace's own tables.  A fresh /proc is mounted, and not masked yet."""
     for name, value in _NETWORK_LIMITS.items():
-        process.write_file(f"/proc/sys/net/{name}", str(value))
+        process.write_file(f"/proc/sys/net/{name}", value)
+
+
+def open_counts() -> list[int]:
+    """Descriptors that tell, from anywhere, how many sockets this network namespace has."""
+    names = ("sockstat", "sockstat6") if os.path.exists("/proc/net/sockstat6") else ("sockstat",)
+    return [os.open(f"/proc/net/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
+
+
+def tcp_sockets(counts: Iterable[int]) -> int:
+    """TCP sockets in use, those among them that nobody has accepted yet."""
+    found = (_TCP_IN_USE.search(os.pread(descriptor, 4096, 0)) for descriptor in counts)
+    return sum(int(match[1]) for match in found if match)
 
 
 def enter_user_namespace(uid: int, gid: int) -> None:

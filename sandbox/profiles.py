@@ -163,6 +163,8 @@ FINAL_REFUSED: tuple[tuple[str, dict[int, int], int], ...] = (
     # POSIX_FADV_DONTNEED: through an overlay it reaches the host's inode, and drops from memory
     # what others use.
     ("fadvise64", {3: 4}, 0),
+    # Granted and not done: what is not accepted yet has a buffer of this size, and no owner.
+    ("setsockopt", {1: 1, 2: 8}, 0),  # SO_RCVBUF
     # Joining groups, in all its forms: the allow list of options has none of them, this says
     # it in the words of a kernel that lacks it.
     *(
@@ -204,6 +206,7 @@ CLONE_THREAD = 0x00010000  # clone without it makes a process: killed too
 # most of the kernel to a hole in it; the warden could be made to wait for a file system of it.
 
 WEB_REFUSED = [*KILLED, "ptrace", "userfaultfd", "io_uring_setup", "fanotify_init"]
+WEB_REFUSED_NUMBERS = [467]  # open_tree_attr, newer than libseccomp knows by name
 # A socket that lingers, sent to the warden, would make its close wait.
 WEB_REFUSED_VALUES: tuple[tuple[str, dict[int, int]], ...] = (
     ("setsockopt", {1: 1, 2: 13}),  # SOL_SOCKET: SO_LINGER

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from gaoler.sandbox import collect, init, process, task, wire
+from gaoler.sandbox import collect, init, namespaces, process, task, wire
 from gaoler.sandbox.cgroup import Group, Layout, Usage
 from gaoler.sandbox.job import Collected, Limits, Stats, TaskResult
 from gaoler.sandbox.order import Broken, Order
@@ -25,6 +25,10 @@ _CHUNK = 64 << 10
 # How long the OOM killer may take to count a kill after it has announced it.
 _OOM_SETTLES_NS = 50_000_000
 _OOM_LOOK_NS = 1_000_000
+# Connections that were not accepted are memory of nobody's, so they are counted; ten times a
+# second, which bounds what can be made between two looks.
+_NETWORK_LOOK_NS = 100_000_000
+MOST_TCP_SOCKETS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ class Parked:
     report: int  # from init, when the first process has ended
     init_pid: int
     init_fd: int
+    counts: tuple[int, ...]  # of the sockets in the task's network namespace
 
 
 def hear(sock: socket.socket) -> dict[str, Any] | None:
@@ -104,6 +109,7 @@ class Run:
         self.deadline_ns: int | None = None
         self.cpu_look_ns: int | None = None
         self.oom_look_ns: int | None = None
+        self.network_look_ns: int | None = None
         self.oom_give_up_ns = 0
         self.heard_end = False
         self.stdin_write: int | None = None
@@ -228,6 +234,7 @@ class Run:
             self.cpu_before_exec = tuple(message["cpu_ns"])
             self.deadline_ns = self.exec_ns + self.order.wall_ms * 1_000_000
             self.cpu_look_ns = self.exec_ns
+            self.network_look_ns = self.exec_ns + _NETWORK_LOOK_NS
         elif "refused" in message:
             self.ending.refused = message["refused"]
         elif "exec_failed" in message:
@@ -247,7 +254,8 @@ class Run:
     def _timeout_ms(self) -> float | None:
         if self.heard_end:
             return None  # init is about to end
-        times = [t for t in (self.deadline_ns, self.cpu_look_ns, self.oom_look_ns) if t is not None]
+        looks = (self.deadline_ns, self.cpu_look_ns, self.oom_look_ns, self.network_look_ns)
+        times = [t for t in looks if t is not None]
         if not times or self.ending.killed_for is not None:
             return None
         # Rounded up, or the last millisecond would be spent spinning.
@@ -258,6 +266,8 @@ class Run:
             return
         if self.oom_look_ns is not None and now >= self.oom_look_ns:
             self._look_for_oom(now)
+        if self.network_look_ns is not None and now >= self.network_look_ns:
+            self._look_at_network(now)
         if self.deadline_ns is not None and now >= self.deadline_ns:
             self._kill("wall")
         elif self.cpu_look_ns is not None and now >= self.cpu_look_ns:
@@ -268,6 +278,11 @@ class Run:
         if self.usage().oom_kills:
             self._kill("memory")
         self.oom_look_ns = now + _OOM_LOOK_NS if now < self.oom_give_up_ns else None
+
+    def _look_at_network(self, now: int) -> None:
+        if namespaces.tcp_sockets(self.parked.counts) > MOST_TCP_SOCKETS:
+            self._kill("memory")
+        self.network_look_ns = now + _NETWORK_LOOK_NS
 
     def _look_at_cpu(self, now: int) -> None:
         """Kill, or look again at the earliest moment at which the limit could be met."""

@@ -46,6 +46,8 @@ def compile_web() -> bytes:
     made = _filter(pyseccomp.ALLOW)
     for name in profiles.WEB_REFUSED:
         _add(made, pyseccomp.ERRNO(errno.EPERM), name)
+    for number in profiles.WEB_REFUSED_NUMBERS:
+        made.add_rule(pyseccomp.ERRNO(errno.EPERM), number)
     _add(made, pyseccomp.ERRNO(errno.ENOSYS), "clone3")  # its flags are where no filter looks
     _refuse_namespaces(made)
     for name, values in profiles.WEB_REFUSED_VALUES:

@@ -104,6 +104,7 @@ class Supervisor:
     def _receive_order(self) -> tuple[Order, int, list[int]] | None:
         """The jailer's order with the job and, for piped streams, their descriptors."""
         self.stages.enter("park the task")
+        self._receive_counts()
         self._expect_parked()
         self.stages.enter("receive the order")
         data, ancillary, _, _ = self.jailer.recvmsg(
@@ -113,6 +114,15 @@ class Supervisor:
             return None
         job, *pipes = wire.descriptors(ancillary)
         return Order.load(data), job, pipes
+
+    def _receive_counts(self) -> None:
+        """Init's first word: descriptors of its network namespace's counts."""
+        data, ancillary, _, _ = self.sock.recvmsg(
+            task.LONGEST_MESSAGE, socket.CMSG_SPACE(2 * 4), socket.MSG_CMSG_CLOEXEC
+        )
+        self.counts = tuple(wire.descriptors(ancillary))
+        if not self.counts:
+            raise failed_at(self.stages.now, wire.read_json(data) if data else None)
 
     def _expect_parked(self) -> None:
         message = hear(self.sock)
@@ -124,7 +134,7 @@ class Supervisor:
     def _run(self, order: Order, job: int, pipes: list[int]) -> TaskResult:
         self.stages.enter("limit the task")
         self.layout.limit_task(self.group, order.limits, self.cpus)
-        parked = Parked(self.sock, self.report, self.init_pid, self.init_fd)
+        parked = Parked(self.sock, self.report, self.init_pid, self.init_fd, self.counts)
         run = Run(parked, self.group, self.layout, order, job, self.uid)
         self.started = True
         self.stages.enter("start the task")

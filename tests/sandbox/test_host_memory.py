@@ -223,3 +223,47 @@ def test_every_final_refusal_has_a_reason_to_be_there() -> None:
         "socket",
         "setsockopt",
     }  # else the first filter says it already
+
+
+def test_connections_that_nobody_accepts_end_the_task_before_they_fill_the_host(
+    warden: LiveWarden,
+) -> None:
+    """Until it is accepted a connection, and what was sent on it, is charged to nobody."""
+    result = warden.run_one(
+        python(
+            """
+import socket, time
+listeners = [socket.create_server(('127.0.0.1', 0), backlog=128) for _ in range(60)]
+for listener in listeners:
+    for _ in range(100):
+        sock = socket.socket()
+        sock.connect(listener.getsockname())
+        sock.close()
+time.sleep(60)
+""",
+            wall_ms=round(stretched(8_000)),
+        ),
+        budget_ms=round(stretched(20_000)),
+    )
+    assert result.outcome == "memory_limit", result
+
+
+def test_a_thousand_connections_that_are_used_are_nobodys_trouble(warden: LiveWarden) -> None:
+    result = warden.run_one(
+        python(
+            """
+import socket, time
+listener = socket.create_server(('127.0.0.1', 0), backlog=128)
+pairs = []
+for _ in range(450):
+    sock = socket.create_connection(listener.getsockname())
+    pairs.append((sock, listener.accept()[0]))
+time.sleep(0.3)
+for one, other in pairs:
+    one.sendall(b'x')
+    assert other.recv(9) == b'x'
+print(len(pairs))
+"""
+        )
+    )
+    assert result.stdout == b"450\n", result
