@@ -76,7 +76,9 @@ class Settings:
         integer(1, MOST_BYTES), 32 * MIB, "the largest body of a request"
     )
     admitted_bytes: int = setting(
-        integer(1, MOST_BYTES), 512 * MIB, "all bodies in memory at one time"
+        integer(1, MOST_BYTES),
+        512 * MIB,
+        "all bodies in memory at one time, and as much again of answers under way",
     )
     max_steps_per_request: int = setting(integer(1, 10_000), 64, "steps in one request")
     max_parallel_tasks: int = setting(integer(1, 1_024), 8, "tasks in one step")
@@ -111,7 +113,7 @@ class Settings:
         integer(0, DAY_MS), defaults.BUDGET_UPLOAD_MS, "added for each step that carries files"
     )
     shutdown_timeout_ms: int = setting(
-        integer(0, DAY_MS), 10_000, "how long a stop waits for what still runs"
+        integer(0, DAY_MS), 10_000, "how long answering and ending what runs may take at a stop"
     )
 
     # --- capacity -------------------------------------------------------------------------

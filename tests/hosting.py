@@ -410,11 +410,9 @@ def eventually(true: Any, what: Any, limit_s: float = LIMIT_S) -> None:
 
 def processes() -> Iterator[tuple[int, int, int, str]]:
     """(pid, parent, real UID, command line) of every process of the host."""
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
+    for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            folder = Path(entry.path)
+            folder = Path("/proc", name)
             status = dict(
                 line.split(":", 1) for line in (folder / "status").read_text().splitlines()
             )
@@ -423,7 +421,7 @@ def processes() -> Iterator[tuple[int, int, int, str]]:
             command = (
                 (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             )
-            yield int(entry.name), int(status["PPid"]), int(status["Uid"].split()[0]), command
+            yield int(name), int(status["PPid"]), int(status["Uid"].split()[0]), command
 
 
 def command_of(pid: int) -> str:

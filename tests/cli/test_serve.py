@@ -297,6 +297,7 @@ def test_a_runtime_dir_that_somebody_else_could_replace_is_refused(folder: Path)
     assert f"others can write to {between}" in refused(folder, {"RUNTIME_DIR": str(path)})
 
 
+@as_root
 @pytest.mark.parametrize("other_runtime_dir", [False, True])
 def test_a_second_service_with_the_same_state_does_not_start(
     served: Served, other_runtime_dir: bool
