@@ -673,3 +673,13 @@ open('/tmp/left', 'w').write('x' * 4096)
 
 def _mounts() -> int:
     return len(Path("/proc/self/mountinfo").read_text().splitlines())
+
+
+def test_each_task_has_names_of_its_own_for_the_host(warden: LiveWarden) -> None:
+    """No name can be set; were there a way, it would be nobody else's name."""
+    source = "tell(names=os.readlink('/proc/self/ns/uts'))"
+    results = warden.run(attack(source), attack(source))
+    seen = {told(result)["names"] for (result,) in results}
+    assert warden.process is not None
+    seen |= {os.readlink(f"/proc/{pid}/ns/uts") for pid in ("self", warden.process.pid)}
+    assert len(seen) == 4

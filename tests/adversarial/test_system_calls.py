@@ -335,13 +335,20 @@ tell(**{{str(answer): sorted(which) for answer, which in answers.items()}})
 """
     )
     seen = see(warden, source)
-    allowed = [
-        [level, option]
-        for level, options in sorted(profiles.SOCKET_OPTIONS.items())
-        for option in sorted(map(int, options.split()))
-    ]
-    assert seen[_NO_DESCRIPTOR] == allowed
-    assert set(seen) <= {_NO_DESCRIPTOR, "ENOSYS", "ENOPROTOOPT", "EPERM"}
+    final = {
+        (values[1], values[2]): number
+        for name, values, number in profiles.FINAL_REFUSED
+        if name == "setsockopt"
+    }
+    allowed = {
+        (level, int(option))
+        for level, options in profiles.SOCKET_OPTIONS.items()
+        for option in options.split()
+    }
+    pretended = {which for which in allowed if final.get(which) == 0}
+    assert set(map(tuple, seen[_NO_DESCRIPTOR])) == allowed - set(final)
+    assert set(map(tuple, seen["0"])) == pretended
+    assert set(seen) <= {_NO_DESCRIPTOR, "0", "ENOSYS", "ENOPROTOOPT", "EPERM"}
 
 
 # --- what decent programs need is still there ------------------------------------------------

@@ -94,7 +94,10 @@ def recorded() -> list[Survey]:
 
 def table(surveys: list[Survey]) -> str:
     """Markdown: for each layer, how many probes were still stopped and what held no longer."""
-    lines = ["| without | still stopped | what no longer holds |", "| --- | --- | --- |"]
+    lines = [
+        "| without | probes that still hold | promises that no longer do |",
+        "| --- | --- | --- |",
+    ]
     for each in surveys:
         held = f"{each.tried - len(each.fell)} of {each.tried}"
         lines.append(f"| {each.layer} | {held} | {_sentences(each.fell)} |")
@@ -112,7 +115,7 @@ def main(arguments: list[str]) -> int:
     wanted = [a for a in arguments if a != "--write"]
     unknown = [a for a in wanted if a not in LAYERS]
     if unknown or ("--write" in arguments and wanted):
-        print(f"layers: allowed are --write, or some of {', '.join(LAYERS)}", file=sys.stderr)
+        print("layers: allowed are --write, or some of these:", *LAYERS, sep="\n", file=sys.stderr)
         return 2
     surveys = survey_all(wanted or list(LAYERS))
     print(table(surveys), end="")

@@ -6,12 +6,16 @@ each without its layer; what the others still stop is the whole of bin/layers.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
+from gaoler.sandbox import syscalls
+from tests.adversarial.probing import see
 from tests.alterations import survey
 from tests.alterations.layers_off import LAYERS
 from tests.hosting import LiveWarden
@@ -57,3 +61,24 @@ def test_without_its_layer_what_fell_falls_again(session_warden: LiveWarden, lay
 
 def _of(layer: str) -> tuple[str, ...]:
     return next(each.fell for each in survey.recorded() if each.layer == layer)
+
+
+_ADD_KEY, _KEYCTL, _SEARCH, _SESSION = 248, 250, 10, -3
+
+
+@pytest.mark.parametrize(
+    ("switched_off", "found"), [("seccomp_profile", False), ("session_keyring", True)]
+)
+def test_a_key_of_whoever_started_the_service_is_found_only_without_a_keyring_of_its_own(
+    start_warden: Callable[..., LiveWarden], switched_off: str, found: bool
+) -> None:
+    """Seccomp kills keyctl, so this layer is seen where that one is gone as well."""
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    syscalls.join_new_session_keyring()
+    assert call(_ADD_KEY, b"user", b"gaoler-secret", b"told", 4, _SESSION) > 0
+    live = start_warden(f"layers_off:{switched_off}")
+    seen = see(
+        live,
+        f"tell(key=syscall({_KEYCTL}, {_SEARCH}, {_SESSION}, b'user', b'gaoler-secret', 0))",
+    )
+    assert isinstance(seen["key"], int) == found, seen

@@ -52,7 +52,8 @@ def test_a_soak_of_hostile_and_normal_requests_with_random_kills_leaves_nothing(
     assert counts[_BROKEN] <= len(killed)
     expect_quiet(service, before)
     grown = {part: kib - memory[part] for part, kib in anonymous_kib(service).items()}
-    print(f"grown by KiB: {grown}")
+    print(f"grown by KiB: {grown}, of at most {MOST_GROWTH_KIB}")
+    print("no process, group, mount, UID, descriptor or file is left")
     assert max(grown.values()) <= MOST_GROWTH_KIB
 
 
