@@ -21,7 +21,7 @@ DENIED = {"EPERM", "EACCES", "EROFS"}
 # The descriptors that are open, by asking the kernel for each number.
 OPEN = """
 import fcntl
-def open_numbers(limit=70000):
+def open_numbers(limit=8192):
     found = []
     for number in range(limit):
         try:
