@@ -15,13 +15,11 @@ from typing import Any
 from gaoler.sandbox import (
     capabilities,
     cgroup,
-    jails,
     leases,
     mounts,
     namespaces,
     process,
     rlimits,
-    run,
     seccomp,
     syscalls,
     task,
@@ -254,11 +252,6 @@ def resource_limits() -> None:
     _replace(rlimits, "apply", _nothing)
 
 
-def supervisors_watch() -> None:
-    """Nothing is killed for its time or CPU time: the jail's hard deadline stays."""
-    _replace(run.Run, "_check_limits", _nothing)
-
-
 # --- system calls -------------------------------------------------------------------------
 
 
@@ -297,16 +290,6 @@ def native_filter() -> None:
 def closing_of_descriptors() -> None:
     """What is inherited stays open until exec closes it."""
     _replace(process, "close_all_but", _nothing)
-
-
-def teardown() -> None:
-    """A jail is let go as soon as its jailer has ended, whatever else is in it."""
-    _replace(jails.Jails, "_bury_if_empty", _bury_at_once)
-
-
-def _bury_at_once(self: jails.Jails, jail: jails.Jail) -> None:
-    if self._jails.get(jail.name) is jail and jail.reaped:
-        self._bury(jail)
 
 
 # Every layer that can be switched off, as docs/security.md names it.
