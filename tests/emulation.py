@@ -19,12 +19,18 @@ def stretched(amount: float) -> float:
 # Why tests are not run there.
 _JVM = "the JVM's start takes half a minute there"
 _COMPILER = "a compiler of that size takes minutes there"
+_EMULATOR = "the emulator ends at an instruction that a processor refuses"
 _PROCESSES = "starts a dozen interpreters, a minute there"
 # Files, or file::function, below tests/.
 LEFT_OUT = {
     "live/test_soak.py::"
     "test_a_soak_of_hostile_and_normal_requests_with_random_kills_leaves_nothing": (
         "a soak, which takes minutes there"
+    ),
+    "adversarial/test_system_calls.py::"
+    "test_a_call_from_a_32_bit_segment_ends_the_process": _EMULATOR,
+    "adversarial/test_memory.py::test_names_that_do_not_exist_fill_no_memory": (
+        "sixty thousand look-ups take minutes there"
     ),
     "runtimes/test_jvm.py": _JVM,
     "runtimes/test_numpy.py": "importing it takes ten seconds there",

@@ -47,6 +47,7 @@ from tests.emulation import stretched
 
 MIB = 1 << 20
 MS = 1_000_000
+USUAL_MS = int(stretched(10_000))  # of a task that names no time
 LIMIT_S = stretched(30.0)  # of every wait: a test that needs it has failed
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -74,9 +75,9 @@ def task(
     env: dict[str, str] | None = None,
     working_dir: str = ".",
     profile: str = "standard_v1",
-    wall_ms: int = 10_000,
+    wall_ms: int = USUAL_MS,
     wall_promised: bool = False,
-    cpu_ms: int = 10_000,
+    cpu_ms: int = USUAL_MS,
     memory_bytes: int = 256 * MIB,
     pids: int = 64,
     output_bytes: int = MIB,
@@ -110,7 +111,7 @@ def shell(script: str, **limits: Any) -> Task:
 
 def job(
     *steps: Task | list[Task] | Step,
-    budget_ms: int = 20_000,
+    budget_ms: int = 2 * USUAL_MS,
     stop_on_failure: bool = False,
     workspace_bytes: int = 128 * MIB,
     output_bytes: int = 16 * MIB,

@@ -24,13 +24,24 @@ def held(live: LiveWarden, source: str, *args: str, beside: Task | None = None) 
     try:
         eventually(lambda: (0, 1) in watched.results, "the probe has come to its end")
         assert (0, 0) not in watched.results, watched.results
-        (pid,) = [
-            pid for pid, command in _of_tasks(live) if pid not in before and "probe.py" in command
-        ][:1]
-        yield pid
+        yield _probe_of(live, before)
     finally:
         watched.cancel()
         watched.wait()
+
+
+def _probe_of(live: LiveWarden, before: set[int]) -> int:
+    """A process that starts another one has no command line for a moment."""
+    found: list[int] = []
+
+    def seen() -> bool:
+        found[:] = [
+            pid for pid, command in _of_tasks(live) if pid not in before and "probe.py" in command
+        ]
+        return bool(found)
+
+    eventually(seen, lambda: f"the probe is not among {_of_tasks(live)}")
+    return found[0]
 
 
 def _of_tasks(live: LiveWarden) -> list[tuple[int, str]]:

@@ -430,7 +430,6 @@ open('go').read()
     [
         "security.ima",
         "security.evm",
-        "security.gaoler",
         "trusted.gaoler",
         "system.advise",
         "gaoler",
@@ -456,6 +455,20 @@ if sys.argv[1] in names:
         name,
     )
     _assert_all(seen, DENIED | {"ENOTSUP", "EINVAL"})
+
+
+def test_an_attribute_that_means_nothing_is_set_on_its_own_files_at_most(
+    warden: LiveWarden,
+) -> None:
+    """A kernel with a security module of BPF programs forgets to ask who may name one."""
+    seen = see(
+        warden,
+        """
+for path in ('/', '/etc/passwd', '/dev/null', sys.executable, '/proc/self/status'):
+    tell(**{path: attempt(os.setxattr, path, 'security.gaoler', b'x')})
+""",
+    )
+    _assert_all(seen, DENIED | {"ENOTSUP"})
 
 
 def test_a_label_is_put_on_no_file_but_its_own(warden: LiveWarden) -> None:

@@ -296,12 +296,14 @@ for index in range(1, 64):
 tell(by_index=names, by_netlink=tried(socket.if_nameindex))
 tell(known=[n for n in sys.argv[1:] if attempt(socket.if_nametoindex, n) == 'done'])
 tell(shown=[l.split(':')[0].strip() for l in open('/proc/net/dev').read().splitlines()[2:]])
-def lines(name):
+def lines(name, above=1):
     try:
-        return open('/proc/net/' + name).read().splitlines()[1:]
+        return open('/proc/net/' + name).read().splitlines()[above:]
     except OSError:
         return []
-tell(tables={name: lines(name) for name in ('route', 'arp', 'packet', 'netlink', 'wireless')})
+tell(tables={name: lines(name) for name in ('route', 'arp', 'packet', 'netlink')})
+# That one has a heading of two lines.
+tell(wireless=lines('wireless', 2))
 """
     )
     names = [name for _, name in socket.if_nameindex()]
@@ -311,6 +313,7 @@ tell(tables={name: lines(name) for name in ('route', 'arp', 'packet', 'netlink',
     assert refused(seen["by_netlink"]) or seen["by_netlink"] == [[1, "lo"]]
     # A netlink line that is shown is the kernel's own end.
     seen["tables"].pop("netlink")
+    assert seen["wireless"] == []
     assert {name: lines for name, lines in seen["tables"].items() if lines} == {}
 
 
