@@ -8,6 +8,8 @@ from typing import Final
 INTERACTIVE: Final = "interactive"
 GRADING: Final = "grading"
 
+NS_PER_MS: Final = 1_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -15,15 +17,28 @@ class Room:
 
     slots: int
     memory_bytes: int
+    grading_slots: int = 0  # those of the slots that count against the grading class's ceiling
 
     def holds(self, other: Room) -> bool:
-        return other.slots <= self.slots and other.memory_bytes <= self.memory_bytes
+        return (
+            other.slots <= self.slots
+            and other.memory_bytes <= self.memory_bytes
+            and other.grading_slots <= self.grading_slots
+        )
 
     def plus(self, other: Room) -> Room:
-        return Room(self.slots + other.slots, self.memory_bytes + other.memory_bytes)
+        return Room(
+            self.slots + other.slots,
+            self.memory_bytes + other.memory_bytes,
+            self.grading_slots + other.grading_slots,
+        )
 
     def minus(self, other: Room) -> Room:
-        return Room(self.slots - other.slots, self.memory_bytes - other.memory_bytes)
+        return Room(
+            self.slots - other.slots,
+            self.memory_bytes - other.memory_bytes,
+            self.grading_slots - other.grading_slots,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +59,16 @@ class QueueRules:
     aging_ms: int
     interactive: ClassRules
     grading: ClassRules
+    slack_ms: int = 0  # RUNNER_TTL_SLACK_MS: how long past its deadline a request is left alone
+    teardown_ms: int = 0  # how long after that its slots are back at the latest
+
+    @property
+    def room(self) -> Room:
+        """All that there is."""
+        return Room(self.slots, self.memory_bytes, min(self.slots, self.grading_slots))
+
+    def of(self, priority: str) -> ClassRules:
+        return self.grading if priority == GRADING else self.interactive
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +86,8 @@ class SlotRequest:
 
     @property
     def room(self) -> Room:
-        return Room(self.slots, self.memory_bytes)
+        grading_slots = self.slots if self.priority == GRADING else 0
+        return Room(self.slots, self.memory_bytes, grading_slots)
 
 
 @dataclass(frozen=True, slots=True)
