@@ -22,6 +22,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from gunicorn.app.base import BaseApplication  # type: ignore[import-untyped]
 
 from gaoler.actors import system as actor_system
 from gaoler.actors.messages import Refusal
+from gaoler.actors.policy.rates import Rates
 from gaoler.actors.system import System
 from gaoler.cli import logs, specs
 from gaoler.config.settings import Settings
@@ -57,6 +59,7 @@ class Web:
         self._client: SandboxClient | None = None
         self._system: System | None = None
         self._stopping = False
+        self._arrivals = Rates(settings.rate_limit_per_minute)
 
     async def start(self) -> Services:
         """Start the sandbox's client and the actors; wait for the warden a little while."""
@@ -70,6 +73,7 @@ class Web:
             ready=self._missing,
             layers=lambda: self._layers,
             ask_warden=self._client.ping,
+            spend_arrival=self._spend_arrival,
         )
 
     async def stop(self) -> None:
@@ -85,6 +89,11 @@ class Web:
         self._stopping = True
         if self._system is not None:
             self._system.shut_down()
+
+    def _spend_arrival(self, key_id: str) -> int | None:
+        """From the event loop alone: RATE_LIMIT_PER_MINUTE, before anything is read."""
+        wait_ns = self._arrivals.take(key_id, time.monotonic_ns())
+        return None if wait_ns is None else max(1, -(-wait_ns // 1_000_000_000))
 
     def _missing(self) -> Refusal | None:
         if self._stopping:

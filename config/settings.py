@@ -142,16 +142,16 @@ class Settings:
     runner_runs_per_evaluation: int = setting(
         integer(1, 100_000),
         4,
-        "interactive requests of one evaluation, waiting or running; no effect yet",
+        "interactive requests of one evaluation, waiting or running",
     )
     rate_limit_per_minute: int = setting(
-        integer(0, 1_000_000), 0, "requests of one API key in a minute; 0: no limit; no effect yet"
+        integer(0, 1_000_000), 0, "requests of one API key in a minute; 0: no limit"
     )
     subject_runs_per_minute: int = setting(
-        integer(0, 1_000_000), 0, "runs of one subject in a minute; 0: no limit; no effect yet"
+        integer(0, 1_000_000), 0, "runs of one subject in a minute; 0: no limit"
     )
     subject_tries_per_minute: int = setting(
-        integer(0, 1_000_000), 10, "tries of one subject in a minute; 0: no limit; no effect yet"
+        integer(0, 1_000_000), 10, "tries of one subject in a minute; 0: no limit"
     )
     tasks_memory_bytes: int = setting(
         integer(16 * MIB, MOST_BYTES),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import falcon.asgi
 from falcon.asgi import Request, Response
 
 from gaoler.actors.messages import Refusal
+from gaoler.actors.policy.picture import MOST_ROWS, USUAL_ROWS
 from gaoler.config.settings import Settings
 from gaoler.http import errors
 from gaoler.http.admit import Admitted, FileStore, NoFiles, admit
@@ -22,7 +24,7 @@ from gaoler.http.body import AdmittedBytes, Checking, Share, check_headers, read
 from gaoler.http.bridge import Actors, Bridge, ask
 from gaoler.http.context import Context, context_of
 from gaoler.http.decode import decode
-from gaoler.http.errors import ClientGone, Problem
+from gaoler.http.errors import ClientGone, Problem, invalid
 from gaoler.http.large import LARGE_BYTES, UnsentAnswers
 from gaoler.http.schemas import Bounds, ExecuteGiven, read_execute
 
@@ -177,12 +179,24 @@ class Queue:
         self._bridge = Bridge(services.actors, settings)
 
     async def on_get(self, request: Request, response: Response) -> None:
-        del request
-        picture = await self._bridge.queue()
+        picture = await self._bridge.picture(_rows(request))
         if picture is None:
             raise Problem("not_ready", "the queue does not answer")
+        queue, requests = picture["queue"], picture["requests"]
+        counters = {**queue["counters"], "replies": requests["replies"]}
+        body = {**queue, "caps": picture["caps"], "in_flight": requests["in_flight"]}
         response.content_type = falcon.MEDIA_JSON
-        response.data = errors.dump(picture)
+        response.data = errors.dump({**body, "counters": counters})
+
+
+def _rows(request: Request) -> int:
+    """How many of those who wait are to be shown: the query's `rows`."""
+    given = request.get_param("rows")
+    if given is None:
+        return USUAL_ROWS
+    if re.fullmatch("[0-9]{1,4}", given) is None or int(given) > MOST_ROWS:
+        raise invalid("rows", f"expected a whole number from 0 to {MOST_ROWS}")
+    return int(given)
 
 
 def problem_of(refusal: Refusal, members: Mapping[str, object] | None = None) -> Problem:

@@ -341,10 +341,20 @@ def test_a_stub_says_so(make_client: MakeClient) -> None:
 def test_the_internal_address_serves_the_internal_routes_alone(
     make_client: MakeClient, actors: FakeActors
 ) -> None:
-    actors.picture = {"slots": {"total": 2, "free": 1}}
+    actors.picture = {
+        "queue": {"slots": {"total": 2, "free": 1}, "counters": {"granted": 3}},
+        "caps": {"attempts": 1},
+        "requests": {"in_flight": {"queued": 2}, "replies": {"answered": 4}, "closed": None},
+    }
     layers = {"landlock": "active", "oom_score_adj": "degraded: no CAP_SYS_RESOURCE"}
     client = make_client({"layers": lambda: layers}, internal=True)
-    assert client.request("GET", "/internal/queue").json == actors.picture
+    assert client.request("GET", "/internal/queue?rows=7").json == {
+        "slots": {"total": 2, "free": 1},
+        "caps": {"attempts": 1},
+        "in_flight": {"queued": 2},
+        "counters": {"granted": 3, "replies": {"answered": 4}},
+    }
+    assert actors.rows == 7
     assert client.request("GET", "/internal/health").json == {
         "status": "ok",
         "actors": {"Admission": "ok"},
@@ -379,15 +389,27 @@ def test_a_queue_that_does_not_answer_is_a_503(
     client = make_client(internal=True)
     assert client.request("GET", "/internal/queue").problem() == (503, "not_ready")
     monkeypatch.setattr("gaoler.http.bridge.PATIENCE_S", 0.01)
-    monkeypatch.setattr(actors, "inspect_queue", lambda reply: True)
+    monkeypatch.setattr(actors, "inspect", lambda reply, rows: True)
     assert client.request("GET", "/internal/queue").problem() == (503, "not_ready")
+
+
+@pytest.mark.parametrize("rows", ["-1", "1001", "10000", "x", "", "1.0"])
+def test_a_number_of_rows_that_is_none_is_refused_by_name(
+    make_client: MakeClient, actors: FakeActors, rows: str
+) -> None:
+    answered = make_client(internal=True).request("GET", f"/internal/queue?rows={rows}")
+    assert answered.problem() == (400, "invalid_request")
+    assert answered.json["detail"].startswith("rows: ")
+
+
+NO_REQUESTS: dict[str, object] = {"in_flight": {}, "replies": {}}
 
 
 @pytest.mark.parametrize(("host", "status"), [("127.0.0.1", 200), ("0.0.0.0", 401)])
 def test_the_internal_api_needs_a_key_only_beyond_loopback(
     make_client: MakeClient, actors: FakeActors, host: str, status: int
 ) -> None:
-    actors.picture = {}
+    actors.picture = {"queue": {"counters": {}}, "caps": {}, "requests": NO_REQUESTS}
     client = make_client(internal=True, internal_bind=(host, 8301), api_keys=(KEY,))
     assert client.request("GET", "/internal/queue").status == status
     assert client.request("GET", "/internal/queue", headers={"X-API-Key": KEY}).status == 200
