@@ -8,11 +8,11 @@ it counts what really stands in the way, in the order in which it will be served
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from gaoler.actors.policy.line import Waiting
-from gaoler.actors.policy.slots import NS_PER_MS, Room
+from gaoler.actors.policy.slots import GRADING, NS_PER_MS, Room, SlotRequest
 
 
 def grading_goes_first(grading: Waiting, interactive: Waiting, aging_ms: int, now_ns: int) -> bool:
@@ -32,86 +32,96 @@ class Expected:
     start_ns: int
 
 
-@dataclass(slots=True)
 class Forecast:
     """Plays the queue forward, as if everyone took all of their budget and nobody came.
 
-    `running`: (deadline_ns, what it gives back then); a deadline that has passed counts as now.
-    `interactive`, `grading`: those who wait, in the order of arrival.
+    It is played for every refusal, so it counts in plain numbers.
     """
 
-    now_ns: int
-    free: Room
-    running: Iterable[tuple[int, Room]]
-    interactive: Sequence[Waiting]
-    grading: Sequence[Waiting]
-    aging_ms: int
-    _endings: list[tuple[int, int, Room]] = field(default_factory=list)
-    _next: list[int] = field(default_factory=lambda: [0, 0])  # of each class, who is its head
-    _passed: bool = False  # the interactive head has been passed in the forecast
-    _number: int = 0  # breaks ties, so that rooms are never compared
+    def __init__(
+        self,
+        now_ns: int,
+        free: Room,
+        running: Iterable[tuple[int, Room]],
+        interactive: Iterable[Waiting],
+        grading: Iterable[Waiting],
+        aging_ms: int,
+    ) -> None:
+        """`running`: (deadline_ns, what it gives back then); one that has passed counts as now.
 
-    def starts(self) -> list[Expected]:
-        """Everybody, in the order in which they start.
+        `interactive`, `grading`: those who wait, in the order of arrival.
+        """
+        self._now_ns = now_ns
+        self._slots, self._memory = free.slots, free.memory_bytes
+        self._below_ceiling = free.grading_slots
+        # (when, slots, memory, slots of grading)
+        self._endings = [
+            (max(end_ns, now_ns), room.slots, room.memory_bytes, room.grading_slots)
+            for end_ns, room in running
+        ]
+        heapq.heapify(self._endings)
+        self._interactive, self._grading = iter(interactive), iter(grading)
+        self._aging_ms = aging_ms
+        self._passed = False  # the interactive head has been passed in the forecast
+
+    def starts(self, count: int) -> list[Expected]:
+        """The first `count`, in the order in which they start.
 
         What would not fit even after all others (memory in quarantine) gets the last instant
         that is known.
         """
-        for end_ns, room in self.running:
-            self._ends(max(end_ns, self.now_ns), room)
         expected: list[Expected] = []
-        while (heads := self._heads()) != (None, None):
-            chosen = self._chosen(*heads)
-            if chosen is not None and self.free.holds(chosen.request.room):
-                self._start(chosen)
-                expected.append(Expected(chosen, self.now_ns))
-            elif not self._pass_time(*heads):
-                expected += [Expected(each, self.now_ns) for each in self._rest()]
-                break
+        interactive, grading = next(self._interactive, None), next(self._grading, None)
+        while len(expected) < count and (interactive or grading):
+            chosen = self._chosen(interactive, grading)
+            if chosen is not None and self._fits(chosen.request):
+                self._start(chosen.request)
+            elif self._pass_time(interactive, grading):
+                continue
+            else:  # nobody will ever fit
+                chosen = interactive or grading
+                assert chosen is not None
+            expected.append(Expected(chosen, self._now_ns))
+            if chosen is interactive:
+                interactive, self._passed = next(self._interactive, None), False
+            else:
+                grading, self._passed = next(self._grading, None), interactive is not None
         return expected
 
-    def _heads(self) -> tuple[Waiting | None, Waiting | None]:
-        interactive, grading = self._next
-        return (
-            self.interactive[interactive] if interactive < len(self.interactive) else None,
-            self.grading[grading] if grading < len(self.grading) else None,
-        )
-
     def _chosen(self, interactive: Waiting | None, grading: Waiting | None) -> Waiting | None:
-        if grading is not None and grading.request.slots > self.free.grading_slots:
+        if grading is not None and grading.request.slots > self._below_ceiling:
             grading = None  # its class's ceiling holds it back
         if interactive is None or grading is None:
             return interactive or grading
-        first = grading_goes_first(grading, interactive, self.aging_ms, self.now_ns)
+        first = grading_goes_first(grading, interactive, self._aging_ms, self._now_ns)
         return grading if first and not self._passed else interactive
 
-    def _start(self, chosen: Waiting) -> None:
-        request = chosen.request
-        self.free = self.free.minus(request.room)
-        self._ends(self.now_ns + request.budget_ms * NS_PER_MS, request.room)
-        grading = request.room.grading_slots > 0
-        self._next[grading] += 1
-        self._passed = grading and self._next[0] < len(self.interactive)
+    def _fits(self, request: SlotRequest) -> bool:
+        return request.slots <= self._slots and request.memory_bytes <= self._memory
+
+    def _start(self, request: SlotRequest) -> None:
+        grading_slots = request.slots if request.priority == GRADING else 0
+        self._slots -= request.slots
+        self._memory -= request.memory_bytes
+        self._below_ceiling -= grading_slots
+        end_ns = self._now_ns + request.budget_ms * NS_PER_MS
+        ending = (end_ns, request.slots, request.memory_bytes, grading_slots)
+        heapq.heappush(self._endings, ending)
 
     def _pass_time(self, interactive: Waiting | None, grading: Waiting | None) -> bool:
         """Go on to the next instant at which something changes; False where there is none."""
         if grading is not None and interactive is not None:
-            aged_ns = grading.since_ns + self.aging_ms * NS_PER_MS
-            if aged_ns > self.now_ns and (not self._endings or aged_ns < self._endings[0][0]):
-                self.now_ns = aged_ns
+            aged_ns = grading.since_ns + self._aging_ms * NS_PER_MS
+            if aged_ns > self._now_ns and (not self._endings or aged_ns < self._endings[0][0]):
+                self._now_ns = aged_ns
                 return True
         if not self._endings:
             return False
-        self.now_ns, _, room = heapq.heappop(self._endings)
-        self.free = self.free.plus(room)
+        self._now_ns, slots, memory_bytes, grading_slots = heapq.heappop(self._endings)
+        self._slots += slots
+        self._memory += memory_bytes
+        self._below_ceiling += grading_slots
         return True
-
-    def _ends(self, end_ns: int, room: Room) -> None:
-        self._number += 1
-        heapq.heappush(self._endings, (end_ns, self._number, room))
-
-    def _rest(self) -> list[Waiting]:
-        return [*self.interactive[self._next[0] :], *self.grading[self._next[1] :]]
 
 
 def retry_after_s(eta_ms: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from gaoler.actors.policy.slots import Room, SlotRequest
 
@@ -58,10 +57,6 @@ class Line:
 
     def __iter__(self) -> Iterator[Waiting]:
         return iter(self._waiting.values())
-
-    def first(self, count: int) -> list[Waiting]:
-        """The first `count` of them."""
-        return list(islice(self._waiting.values(), count))
 
     def get(self, ticket: str) -> Waiting | None:
         return self._waiting.get(ticket)

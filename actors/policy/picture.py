@@ -8,7 +8,7 @@ from gaoler.actors.policy.slot_policy import SlotPolicy
 from gaoler.actors.policy.slots import NS_PER_MS
 
 # Those who would start first; the numbers of all that wait are beside them.
-USUAL_ROWS = 100
+USUAL_ROWS = 50
 MOST_ROWS = 1_000
 
 
@@ -53,7 +53,7 @@ def _waiting(policy: SlotPolicy, now_ns: int, rows: int) -> list[dict[str, objec
     """In the order in which they may expect to start; `position` is in the class."""
     places = dict.fromkeys(policy.lines, 0)
     shown = []
-    for expected in policy.expected(now_ns, rows)[:rows]:
+    for expected in policy.expected(now_ns, rows):
         priority = expected.waiting.request.priority
         places[priority] += 1
         shown.append(_row(policy, expected, places[priority], now_ns))

@@ -42,8 +42,8 @@ from gaoler.actors.policy.slots import (
 )
 from gaoler.actors.policy.timetable import Timetable
 
-# How far the estimate for a refused request plays the queue forward, in requests of each
-# class; for the rest of the line it divides their time by the slots.
+# How far the estimate for a refused request plays the queue forward, in requests; for the rest
+# of the line it divides their time by the slots.
 FORESEEN = 32
 
 
@@ -132,17 +132,17 @@ class SlotPolicy:
         return promise if promise is not None and promise.ticket == ticket else None
 
     def expected(self, now_ns: int, count: int) -> list[Expected]:
-        """The first `count` of each class in the order in which they may expect to start."""
+        """The first `count` that may expect to start, in the order in which they may."""
         # memory in quarantine comes back nobody knows when, so it is not counted on
         running = [(held.deadline_ns, held.room) for held in self.holdings if held.slots]
         return Forecast(
             now_ns,
             self.holdings.free,
             running,
-            self.lines[INTERACTIVE].first(count),
-            self.lines[GRADING].first(count),
+            self.lines[INTERACTIVE],
+            self.lines[GRADING],
             self.rules.aging_ms,
-        ).starts()
+        ).starts(count)
 
     def check(self) -> None:
         """Raise AssertionError where an invariant does not hold."""
@@ -303,23 +303,25 @@ class SlotPolicy:
         line = self.lines[request.priority]
         # One whose time is up has come before all others; one that may not wait came last.
         position = 1 if cause == "expired" else len(line)
-        eta_ms = self._eta_ms(request, position, now_ns)
+        eta_ms = self._eta_ms(request, now_ns)
         self._remove(request)
         return self._refused(Refuse(request.ticket, cause, len(line), position, eta_ms))
 
-    def _eta_ms(self, request: SlotRequest, position: int, now_ns: int) -> int:
+    def _eta_ms(self, request: SlotRequest, now_ns: int) -> int:
+        """How long until a request at one end of its line may expect its slots."""
         expected = self.expected(now_ns, FORESEEN)
         mine = [each for each in expected if each.waiting.request.priority == request.priority]
         for each in mine:
             if each.waiting.request.ticket == request.ticket:
                 return (each.start_ns - now_ns) // NS_PER_MS
-        # The rest of the line, up to this one, on all slots that its class may have.
-        foreseen = [each.waiting.request for each in mine]
-        between_ms = self.lines[request.priority].slot_ms - request.slots * request.budget_ms
-        between_ms -= sum(each.slots * each.budget_ms for each in foreseen)
+        # The rest of its line, on all slots that its class may have.
+        foreseen = [each.waiting.request for each in mine] + [request]
+        rest_ms = self.lines[request.priority].slot_ms
+        rest_ms -= sum(each.slots * each.budget_ms for each in foreseen)
         room = self.rules.room
         slots = room.grading_slots if request.priority == GRADING else room.slots
-        return (mine[-1].start_ns - now_ns) // NS_PER_MS + between_ms // slots
+        last_ns = (mine or expected)[-1].start_ns
+        return (last_ns - now_ns) // NS_PER_MS + rest_ms // slots
 
     def _refused(self, refusal: Refuse) -> Refuse:
         self.counters[refusal.cause] += 1

@@ -42,7 +42,7 @@ def starts_ms(
         lines[GRADING],
         AGING_MS,
     )
-    return {each.waiting.request.ticket: each.start_ns // MS for each in forecast.starts()}
+    return {each.waiting.request.ticket: each.start_ns // MS for each in forecast.starts(99)}
 
 
 def test_what_fits_now_starts_now() -> None:
