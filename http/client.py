@@ -212,7 +212,7 @@ class Client(_Caller):
 
 
 class AsyncClient(_Caller):
-    """A service, for asyncio (or trio).  As `Client`; cancelling a call cancels its run."""
+    """A service, for asyncio.  As `Client`; cancelling a call cancels its run."""
 
     def __init__(
         self,

@@ -30,12 +30,14 @@ from gaoler.http.client import (
     budget_ms,
 )
 from tests.conftest import _need_sandbox
+from tests.emulation import stretched
 from tests.hosting import LIMIT_S, LiveService, eventually
 from tests.http.asking import Ask, ask_async, ask_sync
 
 SLEEPER = Task("/bin/sleep", ["60"], limits=Limits(wall_ms=25_000))
 ECHO = Request([Task("/bin/echo", ["hi"])])
 OTHER = "somebody-elses"
+SHORT_MS = int(stretched(700))
 
 
 @pytest.fixture(scope="module")
@@ -140,10 +142,12 @@ def test_tasks_side_by_side_are_refused_where_there_is_one_slot(
 def test_an_overrun_is_returned_and_not_asked_again(ask: Ask, service: LiveService) -> None:
     late = Task("true", limits=Limits(wall_ms=5_000))
     with heard(service, (200, None)):
-        answer = ask(url(service), Request([Task("sleep", ["60"]), late], budget_ms=700), retries=3)
+        answer = ask(
+            url(service), Request([Task("sleep", ["60"]), late], budget_ms=SHORT_MS), retries=3
+        )
     assert answer.overrun
     assert [each.outcome for each in answer.each] == ["timed_out", "not_started"]
-    assert answer.timing.budget_ms == 700
+    assert answer.timing.budget_ms == SHORT_MS
 
 
 def test_a_full_queue_is_busy_and_not_asked_again_unasked(ask: Ask, service: LiveService) -> None:
@@ -160,7 +164,9 @@ def test_a_full_queue_is_busy_and_not_asked_again_unasked(ask: Ask, service: Liv
 def test_a_wait_that_was_outlasted_is_busy_and_leaves_the_queue(
     ask: Ask, service: LiveService
 ) -> None:
-    impatient = Times(wall_timeout_ms=100, queue_allowance_interactive_ms=0, runner_ttl_slack_ms=0)
+    impatient = Times(
+        wall_timeout_ms=SHORT_MS, queue_allowance_interactive_ms=0, runner_ttl_slack_ms=0
+    )
     with sleeping(service):
         with heard(service, (503, "cancelled")), pytest.raises(RunnerBusy, match="no answer"):
             ask(url(service), ECHO, times=impatient)
@@ -191,7 +197,7 @@ def test_a_cancelled_call_ends_its_program(service: LiveService) -> None:
     with heard(service, (503, "cancelled")):
         anyio.run(leave)
     # Long before its 25 s are over.
-    eventually(service.is_idle, "the program is ended", limit_s=10)
+    eventually(service.is_idle, "the program is ended", limit_s=stretched(10))
 
 
 def test_an_interrupted_call_ends_its_program(service: LiveService) -> None:
@@ -212,7 +218,7 @@ def test_an_interrupted_call_ends_its_program(service: LiveService) -> None:
             thread.join(LIMIT_S)
     finally:
         signal.signal(signal.SIGINT, before)
-    eventually(service.is_idle, "the program is ended", limit_s=10)
+    eventually(service.is_idle, "the program is ended", limit_s=stretched(10))
 
 
 def _until_running(service: LiveService) -> None:
