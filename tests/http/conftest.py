@@ -1,5 +1,5 @@
-"""Actors that answer as a test tells them to, an ASGI client without sockets, a real gunicorn on
-free loopback ports for what only sockets can show, and servers for the client library."""
+"""Actors that answer as a test tells them to, an ASGI client without sockets, and a real
+gunicorn on free loopback ports for what only sockets can show."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -24,12 +23,9 @@ from gaoler.http.app import Front, build_app
 from gaoler.http.context import SCOPE_KEY
 from gaoler.http.routes import Services
 from gaoler.sandbox.job import TaskResult
-from tests.http.asking import Ask, Serve, ask_async, ask_sync
-from tests.http.scripted import Script, Scripted
 
 LIMIT_S = 20.0
 EXECUTE = "/api/v1/execute"
-TLS = Path(__file__).parent / "tls"
 
 
 def completed(submit: Submit) -> Answer:
@@ -331,36 +327,3 @@ def guarded() -> Iterator[Server]:
     server.wait_for(event="serving")
     yield server
     server.stop()
-
-
-# --- what a client of ours meets -----------------------------------------------------------
-
-
-@pytest.fixture(params=[ask_sync, ask_async], ids=["sync", "async"])
-def ask(request: pytest.FixtureRequest) -> Ask:
-    """One request by a client of its own."""
-    asking: Ask = request.param
-    return asking
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    """Scripted servers; closed when the test is over."""
-    servers: list[Scripted] = []
-
-    def start(*scripts: Script, **options: Any) -> Scripted:
-        servers.append(Scripted(*scripts, **options))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
-
-
-@pytest.fixture
-def tls(monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    """A server's side of TLS, with a certificate that clients trust."""
-    monkeypatch.setenv("SSL_CERT_FILE", str(TLS / "certificate.pem"))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(TLS / "certificate.pem", TLS / "key.pem")
-    return context

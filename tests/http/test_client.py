@@ -29,6 +29,8 @@ from tests.hosting import free_port
 from tests.http.asking import HELLO, OK, Ask, Serve, problem
 from tests.http.scripted import Script, answering, http, refuses_early, resets, sends
 
+pytest_plugins = ["tests.http.client_fixtures"]
+
 KEY = "s3cret-s3cret-s3cret"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaoler.http.client import Backoff, RunnerBusy
@@ -21,6 +21,7 @@ policies = st.builds(
 chances = st.floats(0, 1, exclude_max=True)
 
 
+@settings(deadline=None)
 @given(policies, st.lists(st.tuples(st.none() | st.integers(0, 100), chances, st.floats(0, 50))))
 def test_no_wait_is_shorter_than_asked_for_and_all_of_them_end(
     policy: Backoff, refusals: list[tuple[int | None, float, float]]

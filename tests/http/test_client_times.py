@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import ujson
 from hypothesis import given
+from hypothesis import settings as of_hypothesis
 from hypothesis import strategies as st
 
 from gaoler.config.settings import Settings
@@ -56,6 +57,7 @@ def servers_budget_ms(request: Request, sent_ms: int | None, settings: Settings)
     return admit._budget_ms(given, admit._frame(given, settings))
 
 
+@of_hypothesis(deadline=None)
 @given(request=requests, known=st.just(USUAL) | times)
 def test_the_budget_is_the_one_that_the_server_computes(request: Request, known: Times) -> None:
     settings = Settings(**msgspec.structs.asdict(known))
@@ -65,6 +67,7 @@ def test_the_budget_is_the_one_that_the_server_computes(request: Request, known:
         assert ours_ms == servers_budget_ms(request, ours_ms, settings)
 
 
+@of_hypothesis(deadline=None)
 @given(request=requests, known=times)
 def test_a_server_of_other_settings_never_gives_more_than_was_sent(
     request: Request, known: Times

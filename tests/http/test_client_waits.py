@@ -28,6 +28,8 @@ from tests.hosting import LIMIT_S
 from tests.http.asking import HELLO, OK, Ask, Serve, ask_sync, problem
 from tests.http.scripted import Script, answering, http, sends, trickles, waits_for_the_end
 
+pytest_plugins = ["tests.http.client_fixtures"]
+
 BUSY = http("503 Busy", b'{"detail": "full", "reason": "busy"}', {"Retry-After": "4"})
 
 # A service that is given up after a moment.

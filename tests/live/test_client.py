@@ -32,7 +32,9 @@ from gaoler.http.client import (
 from tests.conftest import _need_sandbox
 from tests.emulation import stretched
 from tests.hosting import LIMIT_S, LiveService, eventually
-from tests.http.asking import Ask, ask_async, ask_sync
+from tests.http.asking import Ask
+
+pytest_plugins = ["tests.http.client_fixtures"]
 
 SLEEPER = Task("/bin/sleep", ["60"], limits=Limits(wall_ms=25_000))
 ECHO = Request([Task("/bin/echo", ["hi"])])
@@ -56,12 +58,6 @@ def service(_service_of_the_module: LiveService) -> Iterator[LiveService]:
     """A service that all tests of this module share; each leaves it idle."""
     yield _service_of_the_module
     eventually(_service_of_the_module.is_idle, "every slot is free")
-
-
-@pytest.fixture(params=[ask_sync, ask_async], ids=["sync", "async"])
-def ask(request: pytest.FixtureRequest) -> Ask:
-    asking: Ask = request.param
-    return asking
 
 
 def url(service: LiveService) -> str:
