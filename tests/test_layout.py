@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 ROOTS_PACKAGES = {"pyseccomp", "cgutils"}
 
 # Libraries and the only places that know them: a room, or one module.
-ONLY_IN = {"falcon": ("http",), "ctypes": ("sandbox.syscalls",)}
+ONLY_IN = {"falcon": ("http",), "ctypes": ("sandbox.syscalls",), "simpy": ("planning",)}
 
 
 def rooms() -> list[str]:
