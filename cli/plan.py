@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -112,9 +113,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> int:
     """Simulate, and print what it came to.  1 where no number of slots holds what is wanted."""
     order = _order(args, environ)
-    try:
-        import simpy  # noqa: F401  the only package of the planner's own
-    except ImportError:
+    if find_spec("simpy") is None:
         told = "gaoler plan: simpy is missing; run: pip install 'gaoler[plan]', or bin/serve"
         print(told, file=sys.stderr)
         return exit_codes.UNAVAILABLE

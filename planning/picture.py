@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from gaoler.actors.policy.slots import GRADING, INTERACTIVE
+from gaoler.planning.report import plural
 from gaoler.planning.simulation import Outcome
 from gaoler.planning.tally import CLASSES
 
@@ -30,10 +31,10 @@ class Panel:
 
     top: int
     most: float  # the upper end of its axis
-    end_s: float  # the right end
+    end: float  # the right end, in the unit of its axis
 
-    def x(self, at_s: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * at_s / self.end_s
+    def x(self, at: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * at / self.end
 
     def y(self, value: float) -> float:
         return self.top + PANEL_HEIGHT * (1 - value / self.most)
@@ -41,35 +42,42 @@ class Panel:
 
 def draw(outcome: Outcome, title: str) -> str:
     """The whole picture.  `title` is one line of text."""
-    end_s = outcome.end_ns / NS_PER_S
+    unit, unit_ns = _unit(outcome.end_ns)
+    end = outcome.end_ns / unit_ns
     slots = outcome.scenario.slots * outcome.scenario.nodes
     running = {name: outcome.tally.accounts[name].running.means() for name in CLASSES}
     waiting = {name: outcome.tally.accounts[name].waiting.means() for name in CLASSES}
-    span_s = outcome.tally.accounts[INTERACTIVE].running.span_ns / NS_PER_S
-    upper = Panel(TOP, nice(slots), end_s)
-    lower = Panel(TOP + PANEL_HEIGHT + GAP, nice(max(map(max, waiting.values()))), end_s)
+    span = outcome.tally.accounts[INTERACTIVE].running.span_ns / unit_ns
+    upper = Panel(TOP, nice(slots), end)
+    lower = Panel(TOP + PANEL_HEIGHT + GAP, nice(max(map(max, waiting.values()))), end)
     parts = [
         _head(title),
         *_axes(upper, "slots in use"),
-        *_stacked(upper, running, span_s),
+        *_stacked(upper, running, span),
         *_line_of_slots(upper, slots),
         *_axes(lower, "requests waiting"),
-        *_lines(lower, waiting, span_s),
-        _text(WIDTH / 2, HEIGHT - 12, "time in seconds", anchor="middle"),
+        *_lines(lower, waiting, span),
+        _text(WIDTH / 2, HEIGHT - 12, f"time in {unit}", anchor="middle"),
         *_legend(),
         "</svg>\n",
     ]
     return "\n".join(parts)
 
 
+def _unit(end_ns: int) -> tuple[str, int]:
+    """What the axis of time counts, and how long one is."""
+    minute_ns = 60 * NS_PER_S
+    return ("minutes", minute_ns) if end_ns >= 10 * minute_ns else ("seconds", NS_PER_S)
+
+
 # --- series -------------------------------------------------------------------------------
 
 
-def _stacked(panel: Panel, series: dict[str, list[float]], span_s: float) -> Iterator[str]:
+def _stacked(panel: Panel, series: dict[str, list[float]], span: float) -> Iterator[str]:
     below = [0.0] * len(series[INTERACTIVE])
     for name in CLASSES:
         above = [low + own for low, own in zip(below, series[name], strict=True)]
-        edge = [*_steps(panel, above, span_s), *reversed(list(_steps(panel, below, span_s)))]
+        edge = [*_steps(panel, above, span), *reversed(list(_steps(panel, below, span)))]
         yield (
             f'<polygon data-series="running {name}" fill="{COLOURS[name]}" fill-opacity="0.75" '
             f'points="{_points(edge)}"/>'
@@ -77,18 +85,18 @@ def _stacked(panel: Panel, series: dict[str, list[float]], span_s: float) -> Ite
         below = above
 
 
-def _lines(panel: Panel, series: dict[str, list[float]], span_s: float) -> Iterator[str]:
+def _lines(panel: Panel, series: dict[str, list[float]], span: float) -> Iterator[str]:
     for name in CLASSES:
         yield (
             f'<polyline data-series="waiting {name}" fill="none" stroke="{COLOURS[name]}" '
-            f'stroke-width="1.5" points="{_points(_steps(panel, series[name], span_s))}"/>'
+            f'stroke-width="1.5" points="{_points(_steps(panel, series[name], span))}"/>'
         )
 
 
-def _steps(panel: Panel, values: Sequence[float], span_s: float) -> Iterator[tuple[float, float]]:
+def _steps(panel: Panel, values: Sequence[float], span: float) -> Iterator[tuple[float, float]]:
     for number, value in enumerate(values):
-        yield panel.x(number * span_s), panel.y(value)
-        yield panel.x(min((number + 1) * span_s, panel.end_s)), panel.y(value)
+        yield panel.x(number * span), panel.y(value)
+        yield panel.x(min((number + 1) * span, panel.end)), panel.y(value)
 
 
 def _points(corners: Sequence[tuple[float, float]] | Iterator[tuple[float, float]]) -> str:
@@ -98,7 +106,7 @@ def _points(corners: Sequence[tuple[float, float]] | Iterator[tuple[float, float
 def _line_of_slots(panel: Panel, slots: int) -> Iterator[str]:
     y = panel.y(slots)
     yield _rule(LEFT, y, WIDTH - RIGHT, y, 'stroke="#444" stroke-dasharray="6 4"')
-    yield _text(WIDTH - RIGHT, y - 5, f"all {slots} slots", anchor="end")
+    yield _text(WIDTH - RIGHT, y - 5, plural(slots, "slot"), anchor="end")
 
 
 # --- axes ---------------------------------------------------------------------------------
@@ -113,8 +121,8 @@ def nice(most: float) -> float:
 
 
 def ticks(end: float) -> list[float]:
-    """Round numbers from 0 to `end`, some five of them."""
-    rough = end / 5
+    """Round numbers from 0 to `end`, five to seven steps."""
+    rough = end / 7
     step = 10.0 ** math.floor(math.log10(rough))
     step = next(step * factor for factor in (1, 2, 2.5, 5, 10) if step * factor >= rough)
     return [number * step for number in range(int(end / step + 1e-9) + 1)]
@@ -126,10 +134,10 @@ def _axes(panel: Panel, label: str) -> Iterator[str]:
         y = panel.y(value)
         yield _rule(LEFT, y, WIDTH - RIGHT, y, 'stroke="#ddd"')
         yield _text(LEFT - 8, y + 4, f"{value:g}", anchor="end")
-    for at_s in ticks(panel.end_s):
-        x = panel.x(at_s)
+    for at in ticks(panel.end):
+        x = panel.x(at)
         yield _rule(x, bottom, x, bottom + 5, 'stroke="#444"')
-        yield _text(x, bottom + 20, f"{at_s:g}", anchor="middle")
+        yield _text(x, bottom + 20, f"{at:g}", anchor="middle")
     yield _rule(LEFT, bottom, WIDTH - RIGHT, bottom, 'stroke="#444"')
     yield _rule(LEFT, panel.top, LEFT, bottom, 'stroke="#444"')
     yield _text(LEFT, panel.top - 10, label, weight="bold")
@@ -138,8 +146,8 @@ def _axes(panel: Panel, label: str) -> Iterator[str]:
 def _legend() -> Iterator[str]:
     x = WIDTH - RIGHT - 200
     for name in CLASSES:
-        yield f'<rect x="{x}" y="38" width="12" height="12" fill="{COLOURS[name]}"/>'
-        yield _text(x + 18, 48, name)
+        yield f'<rect x="{x}" y="14" width="12" height="12" fill="{COLOURS[name]}"/>'
+        yield _text(x + 18, 24, name)
         x += 110
 
 
