@@ -16,8 +16,8 @@ from pathlib import Path
 
 from gaoler.actors.policy.slots import GRADING, INTERACTIVE
 from gaoler.config.kinds import SettingsError, refusal, shown
+from gaoler.planning.times import NS_PER_MS
 
-NS_PER_MS = 1_000_000
 MOST = 2**53  # of any number: beyond it JSON readers disagree
 
 

@@ -1,4 +1,4 @@
-"""What a simulation came to, for programs (`summary`) and for people (`table`)."""
+"""What a simulation came to, for programs (`summary`) and for people (`text`)."""
 
 from __future__ import annotations
 
