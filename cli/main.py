@@ -24,6 +24,7 @@ COMMANDS = {
         "say what this host can isolate, and what to do about the rest",
     ),
     "config": ("gaoler.cli.config_command", "print every setting with its value and its source"),
+    "plan": ("gaoler.cli.plan", "say by simulation what a class will see, and what it needs"),
 }
 
 

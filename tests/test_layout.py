@@ -44,6 +44,7 @@ ONLY_IN = {
     "ctypes": ("sandbox.syscalls",),
     "httpx": ("http.client", "http.client_exchange"),
     "anyio": ("http.client", "http.client_exchange"),
+    "simpy": ("planning",),
 }
 
 

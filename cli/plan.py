@@ -1,0 +1,246 @@
+"""`gaoler plan`: what a class will see of a service, and what it needs, by simulation.
+
+The queue's own rules run under a virtual clock (gaoler.planning).  Options come from the
+command line, else from `--scenario`, else from the service's settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from gaoler.cli import exit_codes
+from gaoler.config.kinds import NotAllowedError, SettingsError, integer, refusal
+from gaoler.config.settings import DAY_MS, load
+from gaoler.planning.options import parsed
+from gaoler.planning.recorded import Log, Recorded, line_of, read_log
+from gaoler.planning.scenario import NOT_WITH_A_LOG, OPTIONS, Scenario, read_file, scenario
+
+if TYPE_CHECKING:
+    from gaoler.planning.search import Search
+    from gaoler.planning.simulation import Record
+
+ABOUT = """\
+Says what a class, a grading pass or a recorded log would see of a service: waits, refusals,
+use of the slots. The same seed gives the same numbers. docs/capacity.md says how to read them.
+
+Times are milliseconds. A DISTRIBUTION is constant:MS, uniform:LOW-HIGH, exponential:MEAN or
+lognormal:MEDIAN,SIGMA.
+"""
+MOST_WAIT_MS = 100 * DAY_MS
+# Of our own; those of a scenario are in its table.
+_OF_THE_SEARCH = {
+    "want_wait_ms": integer(0, MOST_WAIT_MS),
+    "want_grading_wait_ms": integer(0, MOST_WAIT_MS),
+    "most_slots": integer(1, 4_096),
+}
+USUAL_MOST_SLOTS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What was asked for, checked."""
+
+    scenario: Scenario
+    log: Log | None
+    want_wait_ms: int | None
+    want_grading_wait_ms: int | None
+    most_slots: int
+
+    @property
+    def requests(self) -> tuple[Recorded, ...] | None:
+        return None if self.log is None else self.log.requests
+
+    @property
+    def is_search(self) -> bool:
+        return self.want_wait_ms is not None or self.want_grading_wait_ms is not None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = f"{parser.description}\n\n{ABOUT}"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.allow_abbrev = False
+    _add_sources_and_output(parser)
+    _add_search(parser)
+    groups: dict[str, Any] = {}
+    for name, each in OPTIONS.items():
+        if each.group not in groups:
+            groups[each.group] = parser.add_argument_group(each.group)
+        usual = each.default
+        if each.setting is not None:
+            usual = f"the setting {each.setting.upper()}"
+        shown = "" if usual is None else f" ({usual})"
+        groups[each.group].add_argument(
+            f"--{name.replace('_', '-')}", metavar="X", help=f"{each.meaning}{shown}"
+        )
+
+
+def _add_sources_and_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--scenario", type=Path, metavar="FILE", help="a TOML file of the options below"
+    )
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="replay recorded requests, one JSON object a line"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE.svg", help="draw what ran and waited over time"
+    )
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="write the simulated requests as a log"
+    )
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("a search for the fewest slots and the lowest cap")
+    group.add_argument(
+        "--want-wait-ms",
+        metavar="X",
+        help="19 of 20 interactive runs start within this, all tries counted",
+    )
+    group.add_argument("--want-grading-wait-ms", metavar="X", help="the same for grading")
+    group.add_argument("--most-slots", metavar="X", help="where the search ends (32)")
+
+
+def main(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> int:
+    """Simulate, and print what it came to.  1 where no number of slots holds what is wanted."""
+    order = _order(args, environ)
+    if find_spec("simpy") is None:
+        told = "gaoler plan: simpy is missing; run: pip install 'gaoler[plan]', or bin/serve"
+        print(told, file=sys.stderr)
+        return exit_codes.UNAVAILABLE
+    found = _search(order) if order.is_search else None
+    if found is not None and found.found is not None:
+        best = replace(order.scenario, slots=found.found.slots, cap=found.found.cap)
+        order = replace(order, scenario=best)
+    _simulate(args, order, found)
+    return exit_codes.FAILED if found is not None and found.found is None else exit_codes.DONE
+
+
+# --- what is asked for --------------------------------------------------------------------
+
+
+def _order(args: argparse.Namespace, environ: Mapping[str, str]) -> Order:
+    """Everything that was given, or SettingsError with one line about what is wrong."""
+    raw = {name: value for name in OPTIONS if (value := getattr(args, name)) is not None}
+    given = read_file(args.scenario) if args.scenario is not None else {}
+    given |= parsed(OPTIONS, raw, "--")
+    if args.log is not None:
+        _need_nobody_else(given)
+    search = {name: _number_of_search(name, getattr(args, name)) for name in _OF_THE_SEARCH}
+    return Order(
+        scenario=scenario(load(environ), given),
+        log=None if args.log is None else read_log(args.log),
+        want_wait_ms=search["want_wait_ms"],
+        want_grading_wait_ms=search["want_grading_wait_ms"],
+        most_slots=search["most_slots"] or USUAL_MOST_SLOTS,
+    )
+
+
+def _need_nobody_else(given: Mapping[str, object]) -> None:
+    """A log has its own people: to say who comes as well is a slip."""
+    for name in NOT_WITH_A_LOG:
+        if name in given:
+            option = f"--{name.replace('_', '-')}"
+            raise SettingsError(f"{option} has no meaning together with --log")
+
+
+def _number_of_search(name: str, raw: str | None) -> int | None:
+    if raw is None:
+        return None
+    kind = _OF_THE_SEARCH[name]
+    try:
+        return int(kind.parse(raw))
+    except NotAllowedError:
+        raise refusal(f"--{name.replace('_', '-')}", raw, kind.allowed) from None
+
+
+# --- what comes of it ---------------------------------------------------------------------
+
+
+def _search(order: Order) -> Search:
+    from gaoler.planning.search import Want, search
+
+    want = Want(order.want_wait_ms, order.want_grading_wait_ms)
+    return search(order.scenario, want, order.most_slots, order.requests)
+
+
+def _simulate(args: argparse.Namespace, order: Order, found: Search | None) -> None:
+    from gaoler.planning import picture, report
+    from gaoler.planning.simulation import simulate
+
+    with _recording(args.record) as record:
+        outcome = simulate(order.scenario, order.requests, record)
+    numbers = report.summary(outcome)
+    heading = report.heading(order.scenario, numbers["simulated_ms"])
+    if args.picture is not None:
+        _write(args.picture, "--picture", picture.draw(outcome, heading))
+    if args.json:
+        print(json.dumps(_as_json(numbers, order, found), indent=2))
+    else:
+        print("\n".join(_as_text(numbers, order, found, heading)))
+
+
+def _as_json(numbers: dict[str, Any], order: Order, found: Search | None) -> dict[str, Any]:
+    if order.log is not None:
+        numbers["log"] = {
+            "requests": len(order.log.requests),
+            "passed_over": order.log.passed_over,
+            "without_run_time": order.log.without_run_time,
+        }
+    if found is not None:
+        numbers["search"] = {
+            "found": found.found.plain() if found.found is not None else None,
+            "tried": [trial.plain() for trial in found.trials],
+        }
+    return numbers
+
+
+def _as_text(
+    numbers: dict[str, Any], order: Order, found: Search | None, heading: str
+) -> Iterator[str]:
+    from gaoler.planning import report, search
+
+    if found is not None:
+        yield search.text(found, order.most_slots)
+        yield ""
+    yield heading
+    if order.log is None:
+        yield report.people(order.scenario)
+    else:
+        yield (
+            f"{len(order.log.requests)} recorded requests, {order.log.passed_over} lines about "
+            f"something else, {order.log.without_run_time} run times drawn from the others"
+        )
+    yield ""
+    yield report.text(numbers)
+
+
+@contextmanager
+def _recording(path: Path | None) -> Iterator[Record | None]:
+    """What writes each simulated request as a line of a log; None where none is wanted."""
+    if path is None:
+        yield None
+        return
+    with _opened(path, "--record") as opened:
+        yield lambda request: print(line_of(request), file=opened)
+
+
+def _write(path: Path, option: str, text: str) -> None:
+    with _opened(path, option) as opened:
+        opened.write(text)
+
+
+def _opened(path: Path, option: str) -> TextIO:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as problem:
+        raise refusal(option, path, f"a file that can be written; {problem.strerror}") from None
