@@ -54,6 +54,8 @@ def spawn(
     def body() -> None:
         signal.set_wakeup_fd(-1)
         process.reset_signals()
+        # `gaoler serve` alone drains: others would die of it, and gunicorn start itself anew.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
         process.close_all_but(keep)
         leave_terminal()
         for descriptor in keep:

@@ -43,7 +43,7 @@ os.read(alive, 1)
 # Answers each connection with its pid, over the first of the sockets that it was given.
 WEB = """
 import os, select, socket, sys
-handed, public, internal = map(int, sys.argv[1:])
+handed, line, public, internal = map(int, sys.argv[1:])
 server = socket.socket(fileno=public)
 body = str(os.getpid()).encode()
 while True:
@@ -57,10 +57,11 @@ while True:
 # `gaoler serve` on a host that has every layer, with the doubles for its children.
 SERVE = """
 import json, os, sys
-from gaoler.cli import children, serve
+from gaoler.cli import children, drain_line, serve
 from gaoler.cli.main import main
+from gaoler.sandbox import layers
 
-serve.layers.survey = lambda: []
+layers.survey = lambda: []
 doubles = json.loads(sys.argv[1])
 spawn = children.spawn
 

@@ -87,6 +87,7 @@ def serve(
             nr=0,
             max_requests=sys.maxsize,
             alive=True,
+            open_connections=set(),
         )
         made: list[Watched] = []
 
