@@ -78,6 +78,10 @@ class DrainLine:
         """True once a worker has said so.  Before it was asked, nobody's word counts."""
         return self.asked and _is_readable(self.fileno())
 
+    def close(self) -> None:
+        self._ours.close()
+        self._theirs.close()
+
 
 # --- the worker's side --------------------------------------------------------------------
 

@@ -107,6 +107,7 @@ class Service:
         failures = [failure for failure in map(self._attempt, stages) if failure is not None]
         for descriptor in locks:
             os.close(descriptor)
+        self.drain.close()
         if failures:
             raise failures[0]
         return exit_codes.DONE
