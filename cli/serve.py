@@ -243,7 +243,7 @@ class Service:
             done = [self.drain.fileno()] if self.drain.asked else []
             self._wait_for_signal(self.drain.left_s(), *done)
             for child in self._reap_any():
-                if not self.stop_asked:
+                if not self.stop_asked and not self.drain.is_done():
                     self._replace(child)
 
     def _has_drained(self) -> bool:
