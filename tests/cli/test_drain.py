@@ -192,8 +192,8 @@ def test_drain_waits_for_the_end(draining: Served) -> None:
     await_asked(draining.folder)
     assert command.poll() is None
     draining.answer()
-    assert command.communicate(timeout=LIMIT_S) == (None, "")
-    assert command.returncode == 0
+    _, said = command.communicate(timeout=LIMIT_S)
+    assert (command.returncode, said) == (0, "")
     assert draining.ended() == (0, [])
 
 

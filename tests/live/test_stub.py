@@ -18,7 +18,7 @@ from tests.hosting import LIMIT_S, LiveService
 NOBODYS = "bin"  # a user of every Debian that nothing runs as
 SETPRIV = ("setpriv", "--reuid", NOBODYS, "--regid", NOBODYS, "--clear-groups", "--")
 FALSE = {"cmd": "/bin/false", "collect": ["out"]}
-Start = Callable[..., LiveService]
+Start = Callable[..., "Stub"]
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
