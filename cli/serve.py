@@ -107,7 +107,7 @@ class Service:
         failures = [failure for failure in map(self._attempt, stages) if failure is not None]
         for descriptor in locks:
             os.close(descriptor)
-        self.drain.close()
+        # The drain line stays open: its signal may come until the very end.
         if failures:
             raise failures[0]
         return exit_codes.DONE
