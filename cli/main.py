@@ -19,6 +19,10 @@ from gaoler.cli import exit_codes
 COMMANDS = {
     "serve": ("gaoler.cli.serve", "start the service"),
     "run": ("gaoler.cli.run", "run a program in a running service, like `python FILE`"),
+    "drain": (
+        "gaoler.cli.drain",
+        "let the service end once what it has taken is done; it takes nothing new",
+    ),
     "doctor": (
         "gaoler.cli.doctor",
         "say what this host can isolate, and what to do about the rest",

@@ -207,7 +207,7 @@ class Settings:
     runner_mode: str = setting(
         choice("sandbox", "stub"),
         "sandbox",
-        "stub: answer without running anything; refused at start as yet",
+        "stub: answer without running anything, on loopback alone",
     )
     default_sandbox_profile: str = setting(
         choice(*PROFILES), "standard_v1", "the profile of a task that names none"

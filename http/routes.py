@@ -30,6 +30,14 @@ from gaoler.http.schemas import Bounds, ExecuteGiven, read_execute
 
 logger = logging.getLogger(__name__)
 
+_SILENT = "silent"
+_NOTHING_IS_RUN = "stub: nothing is run"
+_STUB_STATE = {
+    "warden": _NOTHING_IS_RUN,
+    "layers": {"sandbox": _NOTHING_IS_RUN},
+    "stub": True,
+}
+
 EXECUTE = "/api/v1/execute"
 HEALTH = "/api/v1/health"
 
@@ -148,28 +156,34 @@ class InternalHealth:
     """GET /internal/health: every actor, the way to the sandbox, every isolation layer."""
 
     def __init__(self, settings: Settings, services: Services) -> None:
+        self._stub = settings.runner_mode == "stub"
         self._bridge = Bridge(services.actors, settings)
         self._services = services
 
     async def on_get(self, request: Request, response: Response) -> None:
         del request
         alive = await self._bridge.alive()
-        warden = await ask(self._services.ask_warden)
         missing = self._services.ready()
         state: dict[str, object] = {
             "actors": {name: "ok" if answers else "silent" for name, answers in alive.items()},
-            "warden": "silent" if warden is None else dict(warden),
             "service": "ready" if missing is None else f"{missing.code}: {missing.detail}",
-            "layers": dict(self._services.layers()),
+            **(_STUB_STATE if self._stub else await self._sandbox_state()),
         }
         if missing is not None:
             raise problem_of(missing, state)
         if not all(alive.values()):
             raise Problem("not_ready", "an actor does not answer", members=state)
-        if warden is None:
+        if state["warden"] == _SILENT:
             raise Problem("not_ready", "the warden does not answer", members=state)
         response.content_type = falcon.MEDIA_JSON
         response.data = errors.dump({"status": "ok", **state})
+
+    async def _sandbox_state(self) -> dict[str, object]:
+        warden = await ask(self._services.ask_warden)
+        return {
+            "warden": _SILENT if warden is None else dict(warden),
+            "layers": dict(self._services.layers()),
+        }
 
 
 class Queue:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 KEY = "k" * 32
 EXECUTE, HEALTH = "/api/v1/execute", "/api/v1/health"
 TRUE = {"steps": [{"cmd": "/bin/true"}]}
+LIMIT_S = 20.0
 
 
 @pytest.fixture
@@ -336,6 +337,64 @@ def test_a_stub_says_so(make_client: MakeClient) -> None:
     client = make_client(runner_mode="stub")
     assert client.request("GET", HEALTH).json == {"status": "ok", "stub": True}
     assert client.execute(TRUE).json["results"][0]["stub"] is True
+
+
+def test_a_stub_says_so_to_operators(make_client: MakeClient) -> None:
+    client = make_client({"ask_warden": lambda reply: False}, internal=True, runner_mode="stub")
+    assert client.request("GET", "/internal/health").json == {
+        "status": "ok",
+        "actors": {"Admission": "ok"},
+        "service": "ready",
+        "warden": "stub: nothing is run",
+        "layers": {"sandbox": "stub: nothing is run"},
+        "stub": True,
+    }
+
+
+def test_all_is_answered_once_what_had_come_has_its_answer(make_client: MakeClient) -> None:
+    """What comes later is not waited for."""
+    client = make_client()
+
+    async def run() -> None:
+        first, later = (asyncio.Event() for _ in range(2))
+        requests = [asyncio.create_task(_unread(client, first))]
+        await asyncio.sleep(0)
+        answered = asyncio.create_task(client._front.answered())
+        await asyncio.sleep(0)
+        requests.append(asyncio.create_task(_unread(client, later)))
+        await asyncio.sleep(0)
+        assert not answered.done()
+        first.set()
+        await answered
+        assert not requests[1].done()
+        later.set()
+        await asyncio.gather(*requests)
+        await client._front.answered()
+
+    asyncio.run(asyncio.wait_for(run(), LIMIT_S))
+
+
+async def _unread(client: Client, read: asyncio.Event) -> None:
+    """A request whose answer is not taken before that."""
+
+    async def send(message: object) -> None:
+        await read.wait()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": "GET",
+        "path": HEALTH,
+        "query_string": b"",
+        "headers": [],
+        "server": ("127.0.0.1", 8300),
+        "client": ("127.0.0.1", 1),
+    }
+    await client._front(scope, receive, send)
 
 
 def test_the_internal_address_serves_the_internal_routes_alone(
