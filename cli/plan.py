@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gaoler.cli import exit_codes
-from gaoler.config.kinds import NotAllowedError, SettingsError, integer, refusal
-from gaoler.config.settings import DAY_MS, load
+from gaoler.config.kinds import DAY_MS, NotAllowedError, SettingsError, integer, refusal
+from gaoler.config.settings import load
 from gaoler.planning.options import parsed
 from gaoler.planning.recorded import Log, Recorded, line_of, read_log
 from gaoler.planning.scenario import NOT_WITH_A_LOG, OPTIONS, Scenario, read_file, scenario

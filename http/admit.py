@@ -90,6 +90,17 @@ class Admitted(msgspec.Struct, frozen=True):
         fields = msgspec.structs.asdict(self)
         return Submit(ticket=ticket, request_id=self.job.request_id, reply=reply, **fields)
 
+    def log_fields(self) -> dict[str, object]:
+        """What the queue is told, for the log line; `gaoler plan --log` reads it."""
+        return {
+            "priority": self.priority,
+            "slots": self.job.width,
+            "memory_bytes": self.job.memory_bytes,
+            "budget_ms": self.budget_ms,
+            "wait": self.wait,
+            "evaluation_id": self.evaluation_id,
+        }
+
 
 class _Frame(msgspec.Struct, frozen=True):
     """What one request's kind decides for all its tasks."""

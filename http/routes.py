@@ -18,7 +18,7 @@ from gaoler.actors.policy.picture import MOST_ROWS, USUAL_ROWS
 from gaoler.config.settings import Settings
 from gaoler.http import errors
 from gaoler.http.admit import Admitted, FileStore, NoFiles, admit
-from gaoler.http.answers import execute_answer, kept_bytes
+from gaoler.http.answers import execute_answer, kept_bytes, times_of
 from gaoler.http.auth import Keys
 from gaoler.http.body import AdmittedBytes, Checking, Share, check_headers, read_body
 from gaoler.http.bridge import Actors, Bridge, ask
@@ -118,9 +118,11 @@ class Execute:
     async def _run(
         self, context: Context, given: ExecuteGiven, admitted: Admitted, response: Response
     ) -> None:
+        context.work = admitted.log_fields()
         reply = await self._bridge.run(admitted, context.intake)
         if isinstance(reply, Refusal):
             raise problem_of(reply)
+        context.work |= times_of(reply)
         stub = self._settings.runner_mode == "stub"
         answer = execute_answer(context.request_id, given, reply, stub=stub)
         held_bytes = kept_bytes(given, reply)

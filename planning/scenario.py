@@ -14,8 +14,8 @@ from typing import Any
 
 from gaoler.actors.policy.memory import request_memory_bytes
 from gaoler.actors.policy.slots import ClassRules, QueueRules
-from gaoler.config.kinds import choice, integer, number, refusal
-from gaoler.config.settings import DAY_MS, MOST_BYTES, Settings
+from gaoler.config.kinds import DAY_MS, MOST_BYTES, choice, integer, number, refusal
+from gaoler.config.settings import Settings
 from gaoler.planning.options import option, options, parsed
 from gaoler.planning.times import NEVER, RETRY_AFTER, Times, times
 

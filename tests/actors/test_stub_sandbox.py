@@ -6,6 +6,7 @@ import dataclasses
 import queue
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,6 @@ def test_requests_pass_through_the_one_slot_and_give_it_back(system: System) -> 
     drained = threading.Event()
     system.drain(drained.set)
     assert drained.wait(LIMIT_S)
-    pictures: queue.SimpleQueue[dict[str, object]] = queue.SimpleQueue()
-    assert system.inspect_queue(pictures.put)
-    assert pictures.get(timeout=LIMIT_S)["slots"] == {"total": 1, "free": 1}
+    pictures: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    assert system.inspect(pictures.put)
+    assert pictures.get(timeout=LIMIT_S)["queue"]["slots"] == {"total": 1, "free": 1}

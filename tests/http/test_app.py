@@ -275,6 +275,27 @@ def test_a_key_opens_the_api_and_its_id_is_logged_instead_of_it(
     assert KEY not in json.dumps(log())
 
 
+def test_the_log_line_says_what_the_queue_was_told_and_where_the_time_went(
+    make_client: MakeClient, actors: FakeActors, log: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """`gaoler plan --log` replays it, refused requests too; a body that was no request is none."""
+    client = make_client()
+    body = {**TRUE, "priority": "grading", "evaluation_id": "quiz", "wait": False}
+    assert client.execute(body).status == 200
+    actors.answer = lambda submit: Refusal("capacity_exhausted", "full", "busy", 3)
+    assert client.execute(TRUE).status == 503
+    assert client.execute({"steps": []}).status == 400
+    answered, refused, invalid = log()
+    told = {name: answered[name] for name in ("priority", "slots", "evaluation_id", "wait")}
+    assert told == {"priority": "grading", "slots": 1, "evaluation_id": "quiz", "wait": False}
+    assert answered["memory_bytes"] == actors.submitted[0].job.memory_bytes
+    assert answered["budget_ms"] == actors.submitted[0].budget_ms
+    assert {"queued_ms", "setup_ms", "run_ms"} <= answered.keys()
+    assert refused["budget_ms"] == actors.submitted[1].budget_ms
+    assert "run_ms" not in refused
+    assert "budget_ms" not in invalid
+
+
 def test_health_never_needs_a_key(make_client: MakeClient) -> None:
     assert make_client(api_keys=(KEY,)).request("GET", HEALTH).json == {"status": "ok"}
 
