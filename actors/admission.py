@@ -37,7 +37,6 @@ in QUARANTINED as well; whatever was granted is given back exactly once, by `_gi
 from __future__ import annotations
 
 import dataclasses
-import enum
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -48,6 +47,7 @@ import pykka
 from gaoler.actors.clock import NS_PER_MS, Clock
 from gaoler.actors.controller import Controller
 from gaoler.actors.gathering import Gathering
+from gaoler.actors.ledger import Entry, State
 from gaoler.actors.life import OnFatal, Singleton, hand_over, tell
 from gaoler.actors.messages import (
     Cancel,
@@ -78,31 +78,6 @@ from gaoler.actors.replies import ASKED_FOR, Times, answer, failure_fields, refu
 logger = logging.getLogger(__name__)
 
 
-class State(enum.Enum):
-    """Where a request is; see the head of the module."""
-
-    RESERVING = "reserving"
-    QUEUED = "queued"
-    RUNNING = "running"
-    ENDING = "ending"
-    QUARANTINED = "quarantined"
-
-
-@dataclasses.dataclass(slots=True)
-class _Entry:
-    submit: Submit
-    submitted_ns: int
-    state: State = State.RESERVING
-    granted_ns: int = 0
-    controller: pykka.ActorRef[Any] | None = None
-    replied: bool = False
-
-    @property
-    def capped(self) -> bool:
-        """Whether it has something to reserve."""
-        return (self.submit.evaluation_id, self.submit.attempt_id) != (None, None)
-
-
 class Admission(Singleton):
     """The ledger of requests in flight, by ticket."""
 
@@ -126,7 +101,7 @@ class Admission(Singleton):
         self._clock = clock
         self._subjects = subjects
         self._slack_ms = slack_ms
-        self._ledger: dict[str, _Entry] = {}
+        self._ledger: dict[str, Entry] = {}
         self._closed: str | None = None  # the code that every new request is refused with
         self._when_idle: list[Callable[[], None]] = []
         self._counters: Counter[str] = Counter()  # replies by code, "answered" for answers
@@ -184,7 +159,7 @@ class Admission(Singleton):
         if (unwilling := self._unwilling(submit, now_ns)) is not None:
             self._reply(submit, unwilling)
             return
-        entry = self._ledger[submit.ticket] = _Entry(submit, now_ns)
+        entry = self._ledger[submit.ticket] = Entry(submit, now_ns)
         if entry.capped:
             tell(self._caps, self._reservation(submit))
         else:
@@ -219,7 +194,7 @@ class Admission(Singleton):
         self._subjects.hand_back(submit.purpose, submit.key_id, submit.subject)
         self._settle(entry, refusal(message.code, message.reason))
 
-    def _enqueue(self, entry: _Entry | None) -> None:
+    def _enqueue(self, entry: Entry | None) -> None:
         if entry is None:
             return
         entry.state = State.QUEUED
@@ -268,7 +243,7 @@ class Admission(Singleton):
             return
         tell(entry.controller, Start())
 
-    def _start_controller(self, entry: _Entry) -> pykka.ActorRef[Any]:
+    def _start_controller(self, entry: Entry) -> pykka.ActorRef[Any]:
         submit = entry.submit
         deadline_ns = entry.granted_ns + submit.budget_ms * NS_PER_MS
         reference = self.actor_ref
@@ -309,7 +284,7 @@ class Admission(Singleton):
             self._refuse(entry, "internal_error")
         self._give_back(entry, quarantined=message.quarantined)
 
-    def _give_back(self, entry: _Entry, *, quarantined: bool) -> None:
+    def _give_back(self, entry: Entry, *, quarantined: bool) -> None:
         """The only place where something that was granted goes back to the queue.
 
         In QUARANTINED the slots are back already; to free nothing, or twice, is harmless.
@@ -324,7 +299,7 @@ class Admission(Singleton):
 
     # --- the end, from outside ------------------------------------------------------------
 
-    def _cancel(self, entry: _Entry | None, code: str) -> None:
+    def _cancel(self, entry: Entry | None, code: str) -> None:
         if entry is None:
             return
         if entry.state in (State.RESERVING, State.QUEUED):
@@ -361,10 +336,10 @@ class Admission(Singleton):
 
     # --- the one reply --------------------------------------------------------------------
 
-    def _refuse(self, entry: _Entry, code: str) -> None:
+    def _refuse(self, entry: Entry, code: str) -> None:
         self._settle(entry, refusal(code))
 
-    def _settle(self, entry: _Entry, reply: Reply) -> None:
+    def _settle(self, entry: Entry, reply: Reply) -> None:
         """Say how the request ended, unless that was said already."""
         if entry.replied:
             return
@@ -377,7 +352,7 @@ class Admission(Singleton):
         self._counters[reply.code if isinstance(reply, Refusal) else "answered"] += 1
         hand_over(submit.reply, reply)
 
-    def _in(self, state: State, ticket: str) -> _Entry | None:
+    def _in(self, state: State, ticket: str) -> Entry | None:
         entry = self._ledger.get(ticket)
         return entry if entry is not None and entry.state is state else None
 
