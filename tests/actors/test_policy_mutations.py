@@ -247,7 +247,9 @@ def _altered() -> list[type[Unchecked]]:
 
 
 def _machine(policy: Callable[[QueueRules], SlotPolicy]) -> type[QueueMachine]:
-    return type("Altered", (QueueMachine,), {"policy_class": policy})
+    # Without what the policy says of itself, which it may not even know any more.
+    members = {"policy_class": policy, "the_policy_holds_what_it_says": None}
+    return type("Altered", (QueueMachine,), members)
 
 
 @pytest.mark.parametrize("altered", _altered(), ids=lambda altered: altered.__name__)
