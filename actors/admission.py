@@ -73,7 +73,15 @@ from gaoler.actors.messages import (
 )
 from gaoler.actors.policy.subjects import Subjects
 from gaoler.actors.ports import Sandbox
-from gaoler.actors.replies import ASKED_FOR, Times, answer, failure_fields, refusal
+from gaoler.actors.replies import (
+    ASKED_FOR,
+    Times,
+    answer,
+    failure_fields,
+    not_reserved,
+    rate_limited,
+    refusal,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +180,7 @@ class Admission(Singleton):
         if self._sandbox.ready() is not None:
             return refusal("runner_unavailable")
         spent_s = self._subjects.take(submit.purpose, submit.key_id, submit.subject, now_ns)
-        return None if spent_s is None else refusal("rate_limited", retry_after_s=spent_s)
+        return None if spent_s is None else rate_limited(submit.purpose, spent_s)
 
     def _reservation(self, submit: Submit) -> Reserve:
         reference = self.actor_ref
@@ -192,7 +200,7 @@ class Admission(Singleton):
         del self._ledger[message.ticket]
         submit = entry.submit
         self._subjects.hand_back(submit.purpose, submit.key_id, submit.subject)
-        self._settle(entry, refusal(message.code, message.reason))
+        self._settle(entry, not_reserved(message))
 
     def _enqueue(self, entry: Entry | None) -> None:
         if entry is None:

@@ -36,5 +36,8 @@ class EvaluationCap(Singleton):
         if in_the_way is None:
             return Reserved(message.ticket)
         if in_the_way == ATTEMPT_IN_FLIGHT:
-            return NotReserved(message.ticket, "attempt_in_flight")
-        return NotReserved(message.ticket, "runner_unavailable", "busy")
+            detail = "attempt_id: a request of this attempt is queued or running"
+            return NotReserved(message.ticket, "attempt_in_flight", detail)
+        most = self._caps.per_evaluation
+        detail = f"evaluation_id: {most} interactive requests of it are queued or running, the most"
+        return NotReserved(message.ticket, "runner_unavailable", detail, "busy")

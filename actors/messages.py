@@ -132,6 +132,7 @@ class NotReserved(Message, frozen=True):
 
     ticket: str
     code: str  # attempt_in_flight, runner_unavailable
+    detail: str
     reason: str | None = None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gaoler.actors.clock import NS_PER_MS
-from gaoler.actors.messages import Answer, Refusal, RunFailed, RunFinished
+from gaoler.actors.messages import Answer, NotReserved, Refusal, RunFailed, RunFinished
 
 # What a client reads; the stage and the errno are for the log alone.
 _DETAILS = {
@@ -16,13 +16,9 @@ _DETAILS = {
     "deadline_exceeded": "the request was still running past its deadline and was killed",
     "shutting_down": "the service is shutting down",
     "draining": "the service takes no new requests",
-    "rate_limited": "this subject has sent too many requests of this purpose",
-    "attempt_in_flight": "attempt_id: a request of this attempt is queued or running",
 }
-_BUSY_EVALUATION = (
-    "evaluation_id: as many interactive requests of this evaluation as are allowed are queued "
-    "or running"
-)
+
+_KINDS = {"run": "runs", "try": "tries"}
 
 ASKED_FOR = ("cancelled", "shutting_down")  # failures that are nobody's fault
 
@@ -36,12 +32,22 @@ class Times:
     budget_ms: int
 
 
-def refusal(code: str, reason: str | None = None, retry_after_s: int | None = None) -> Refusal:
+def refusal(code: str) -> Refusal:
     """A refusal by its code alone."""
-    if code == "runner_unavailable":
-        detail = _DETAILS[code] if reason is None else _BUSY_EVALUATION
-        return Refusal(code, detail, reason, retry_after_s=1)
-    return Refusal(code, _DETAILS.get(code, code), reason, retry_after_s)
+    retry_after_s = 1 if code == "runner_unavailable" else None
+    return Refusal(code, _DETAILS.get(code, code), retry_after_s=retry_after_s)
+
+
+def not_reserved(message: NotReserved) -> Refusal:
+    """By the caps.  Nobody knows which of their requests ends first, so a busy one says 1 s."""
+    retry_after_s = 1 if message.reason == "busy" else None
+    return Refusal(message.code, message.detail, message.reason, retry_after_s)
+
+
+def rate_limited(purpose: str, retry_after_s: int) -> Refusal:
+    """By the subject's rate."""
+    detail = f"subject: its {_KINDS[purpose]} of this minute are spent"
+    return Refusal("rate_limited", detail, retry_after_s=retry_after_s)
 
 
 def answer(times: Times, message: RunFinished) -> Answer:

@@ -29,7 +29,7 @@ class Caps:
     """
 
     def __init__(self, per_evaluation: int) -> None:
-        self._per_evaluation = per_evaluation
+        self.per_evaluation = per_evaluation
         self._reserved: dict[str, _Reservation] = {}  # by ticket
         self._evaluations: Counter[Key] = Counter()
         self._attempts: set[Key] = set()
@@ -53,7 +53,7 @@ class Caps:
         attempt = (scope, attempt_id) if attempt_id is not None else None
         if attempt in self._attempts:
             return ATTEMPT_IN_FLIGHT
-        if evaluation is not None and self._evaluations[evaluation] >= self._per_evaluation:
+        if evaluation is not None and self._evaluations[evaluation] >= self.per_evaluation:
             return EVALUATION_CAP
         if evaluation is not None:
             self._evaluations[evaluation] += 1
@@ -77,7 +77,7 @@ class Caps:
     def snapshot(self) -> dict[str, object]:
         """`per_evaluation`, `evaluations` with their counts, and the number of `attempts`."""
         return {
-            "per_evaluation": self._per_evaluation,
+            "per_evaluation": self.per_evaluation,
             "evaluations": [
                 {"evaluation_id": name, "key_id": scope, "requests": count}
                 for (scope, name), count in self._evaluations.items()
@@ -95,4 +95,4 @@ class Caps:
         attempts = [each.attempt for each in held if each.attempt is not None]
         assert len(attempts) == len(set(attempts)), "an attempt is under way twice"
         assert self._attempts == set(attempts)
-        assert all(0 < count <= self._per_evaluation for count in self._evaluations.values())
+        assert all(0 < count <= self.per_evaluation for count in self._evaluations.values())

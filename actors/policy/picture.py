@@ -72,6 +72,7 @@ def _row(policy: SlotPolicy, expected: Expected, position: int, now_ns: int) -> 
         "slots": request.slots,
         "position": position,
         "eta_ms": (expected.start_ns - now_ns) // NS_PER_MS,
+        "expires_in_ms": (policy.expires_ns(waiting) - now_ns) // NS_PER_MS,
     }
     promise = policy.promise_to(request.ticket)
     if promise is not None and promise.start_ns is not None:

@@ -126,6 +126,10 @@ class SlotPolicy:
         grading = waiting.request.priority == GRADING
         return grading and aged(waiting, self.rules.aging_ms, now_ns)
 
+    def expires_ns(self, waiting: Waiting) -> int:
+        """When its allowance is spent."""
+        return waiting.since_ns + self.rules.of(waiting.request.priority).allowance_ms * NS_PER_MS
+
     def promise_to(self, ticket: str) -> Promise | None:
         """What was promised to the request as the head, None where it is not the head."""
         promise = self._promise
@@ -291,8 +295,7 @@ class SlotPolicy:
     def _add(self, request: SlotRequest, now_ns: int) -> None:
         waiting = Waiting(request, now_ns)
         self.lines[request.priority].add(waiting)
-        expires_ns = now_ns + self.rules.of(request.priority).allowance_ms * NS_PER_MS
-        self._expiries.set(request.ticket, expires_ns, waiting)
+        self._expiries.set(request.ticket, self.expires_ns(waiting), waiting)
 
     def _remove(self, request: SlotRequest) -> None:
         self.lines[request.priority].remove(request.ticket)

@@ -93,6 +93,9 @@ class Account:
             self.head, self.promise_ns = None, None
         elif first.ticket != self.head or self.promise_ns is None:
             self.head, self.promise_ns = first.ticket, self.free_at_ns(first)
+            longest_ms = max((run.request.budget_ms for run in self.runs.values()), default=0)
+            most_ns = self.now_ns + (longest_ms + SLACK_MS + TEARDOWN_MS) * MS
+            assert self.promise_ns is None or self.promise_ns <= most_ns, "more than the longest"
         grading = self.line("grading")[:1]
         if not grading or grading[0].slots <= self.free()[2]:
             self.held_back, self.opens_ns = None, None
@@ -260,9 +263,6 @@ class QueueMachine(RuleBasedStateMachine):
             assert account.now_ns < account.since_ns[ticket] + allowance_ns, "out of allowance"
         if account.promise_ns is not None and not self.quarantine():
             assert account.now_ns <= account.promise_ns, "the head is past its promise"
-            longest_ms = max(run.request.budget_ms for run in account.runs.values())
-            most_ns = (longest_ms + SLACK_MS + TEARDOWN_MS) * MS
-            assert account.promise_ns - account.now_ns <= most_ns, "longer than the longest run"
 
     def teardown(self) -> None:
         """Once everything is given back, nobody waits."""

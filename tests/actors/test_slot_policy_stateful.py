@@ -7,4 +7,4 @@ from hypothesis import settings
 from tests.actors.queue_machine import QueueMachine
 
 TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+TestQueue.settings = settings(max_examples=500, stateful_step_count=50, deadline=None)
