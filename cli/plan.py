@@ -42,6 +42,8 @@ _OF_THE_SEARCH = {
     "want_grading_wait_ms": integer(0, MOST_WAIT_MS),
     "most_slots": integer(1, 4_096),
 }
+_WANTED = ("want_wait_ms", "want_grading_wait_ms")  # either makes it a search
+_TRIED = ("slots", "cap")  # what a search finds
 USUAL_MOST_SLOTS = 32
 
 
@@ -79,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             usual = f"the setting {each.setting.upper()}"
         shown = "" if usual is None else f" ({usual})"
         groups[each.group].add_argument(
-            f"--{name.replace('_', '-')}", metavar="X", help=f"{each.meaning}{shown}"
+            _written(name), metavar="X", help=f"{each.meaning}{shown}"
         )
 
 
@@ -136,6 +138,7 @@ def _order(args: argparse.Namespace, environ: Mapping[str, str]) -> Order:
     if args.log is not None:
         _need_nobody_else(given)
     search = {name: _number_of_search(name, getattr(args, name)) for name in _OF_THE_SEARCH}
+    _need_one_sense(search, raw)
     return Order(
         scenario=scenario(load(environ), given),
         log=None if args.log is None else read_log(args.log),
@@ -149,8 +152,29 @@ def _need_nobody_else(given: Mapping[str, object]) -> None:
     """A log has its own people: to say who comes as well is a slip."""
     for name in NOT_WITH_A_LOG:
         if name in given:
-            option = f"--{name.replace('_', '-')}"
-            raise SettingsError(f"{option} has no meaning together with --log")
+            raise SettingsError(f"{_written(name)} has no meaning together with --log")
+
+
+def _need_one_sense(search: Mapping[str, int | None], raw: Mapping[str, str]) -> None:
+    """What a search tries itself cannot be given beside it, nor its end without a search.
+
+    What a scenario file says of slots and cap is of the simulation alone.
+    """
+    wanted = next((name for name in _WANTED if search[name] is not None), None)
+    if wanted is None:
+        if search["most_slots"] is not None:
+            raise SettingsError(f"--most-slots has no meaning without {_written(_WANTED[0])}")
+        return
+    for name in _TRIED:
+        if name in raw:
+            raise SettingsError(
+                f"{_written(name)} has no meaning together with {_written(wanted)}: "
+                "the search tries its own; --most-slots says where it ends"
+            )
+
+
+def _written(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _number_of_search(name: str, raw: str | None) -> int | None:
@@ -160,7 +184,7 @@ def _number_of_search(name: str, raw: str | None) -> int | None:
     try:
         return int(kind.parse(raw))
     except NotAllowedError:
-        raise refusal(f"--{name.replace('_', '-')}", raw, kind.allowed) from None
+        raise refusal(_written(name), raw, kind.allowed) from None
 
 
 # --- what comes of it ---------------------------------------------------------------------

@@ -13,7 +13,8 @@ from gaoler.cli import exit_codes, plan
 from gaoler.cli.main import main
 from gaoler.planning.scenario import OPTIONS
 
-SMALL = ("--slots=1", "--students=5", "--copies=3", "--duration-ms=30000")
+FEW = ("--students=5", "--copies=3", "--duration-ms=30000")
+SMALL = ("--slots=1", *FEW)
 
 
 def run(*words: str, **environ: str) -> int:
@@ -101,6 +102,15 @@ def test_the_scenario_in_the_json_is_a_scenario_file(
         (["--scenario=/nowhere"], "--scenario=/nowhere: allowed is a file that can be read"),
         (["--log=/nowhere"], "--log=/nowhere: allowed is a file that can be read"),
         (["--log=/nowhere", "--students=4"], "--students has no meaning together with --log"),
+        (
+            ["--slots=2", "--want-wait-ms=1"],
+            "--slots has no meaning together with --want-wait-ms: the search tries",
+        ),
+        (
+            ["--cap=2", "--want-grading-wait-ms=1"],
+            "--cap has no meaning together with --want-grading-wait-ms: the search tries",
+        ),
+        (["--most-slots=2", *SMALL], "--most-slots has no meaning without --want-wait-ms"),
         (["--picture=/nowhere/p.svg", *SMALL], "--picture=/nowhere/p.svg: allowed is a file"),
         (["--record=/nowhere/r.log", *SMALL], "--record=/nowhere/r.log: allowed is a file"),
     ],
@@ -138,16 +148,26 @@ def test_a_wrong_line_of_a_scenario_names_the_file_and_the_option(
 def test_a_search_prints_what_it_found_and_shows_that(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(*SMALL, "--students=12", "--want-wait-ms=1000") == exit_codes.DONE
+    assert run(*FEW, "--students=12", "--want-wait-ms=1000") == exit_codes.DONE
     out = capsys.readouterr().out
     assert out.startswith("the least that holds it: 2 slots on a node, cap ")
     assert "\n1 node of 2 slots " in out
 
 
+def test_a_scenarios_own_slots_are_no_obstacle_to_a_search(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text("slots = 7\ncap = 3\n")
+    words = (f"--scenario={file}", *FEW, "--students=12", "--want-wait-ms=1000")
+    assert run(*words) == exit_codes.DONE
+    assert "\n1 node of 2 slots " in capsys.readouterr().out
+
+
 def test_a_wait_that_no_number_of_slots_holds_is_a_failure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(*SMALL, "--want-wait-ms=0", "--most-slots=1", "--json") == exit_codes.FAILED
+    assert run(*FEW, "--want-wait-ms=0", "--most-slots=1", "--json") == exit_codes.FAILED
     found = json.loads(capsys.readouterr().out)["search"]
     assert found["found"] is None
     assert {trial["slots"] for trial in found["tried"]} == {1}
