@@ -120,11 +120,16 @@ def main(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> i
         print(told, file=sys.stderr)
         return exit_codes.UNAVAILABLE
     found = _search(order) if order.is_search else None
-    if found is not None and found.found is not None:
-        best = replace(order.scenario, slots=found.found.slots, cap=found.found.cap)
-        order = replace(order, scenario=best)
-    _simulate(args, order, found)
-    return exit_codes.FAILED if found is not None and found.found is None else exit_codes.DONE
+    if found is None:
+        _simulate(args, order, None)
+        return exit_codes.DONE
+    best = found.found
+    if best is None:
+        _say_nothing_holds(args, order, found)
+        return exit_codes.FAILED
+    scenario = replace(order.scenario, slots=best.slots, cap=best.cap)
+    _simulate(args, replace(order, scenario=scenario), found)
+    return exit_codes.DONE
 
 
 # --- what is asked for --------------------------------------------------------------------
@@ -197,6 +202,20 @@ def _search(order: Order) -> Search:
     return search(order.scenario, want, order.most_slots, order.requests)
 
 
+def _say_nothing_holds(args: argparse.Namespace, order: Order, found: Search) -> None:
+    """What was tried, and no more: there is no service to show."""
+    from gaoler.planning import search
+
+    for option, path in (("--picture", args.picture), ("--record", args.record)):
+        if path is not None:
+            told = f"gaoler plan: {option}: {path} is not written, nothing was found to show"
+            print(told, file=sys.stderr)
+    if args.json:
+        print(json.dumps({"search": found.plain()}, indent=2))
+    else:
+        print(search.text(found, order.most_slots))
+
+
 def _simulate(args: argparse.Namespace, order: Order, found: Search | None) -> None:
     from gaoler.planning import picture, report
     from gaoler.planning.simulation import simulate
@@ -221,10 +240,7 @@ def _as_json(numbers: dict[str, Any], order: Order, found: Search | None) -> dic
             "without_run_time": order.log.without_run_time,
         }
     if found is not None:
-        numbers["search"] = {
-            "found": found.found.plain() if found.found is not None else None,
-            "tried": [trial.plain() for trial in found.trials],
-        }
+        numbers["search"] = found.plain()
     return numbers
 
 

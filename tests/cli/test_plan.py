@@ -168,9 +168,26 @@ def test_a_wait_that_no_number_of_slots_holds_is_a_failure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(*FEW, "--want-wait-ms=0", "--most-slots=1", "--json") == exit_codes.FAILED
-    found = json.loads(capsys.readouterr().out)["search"]
+    printed = json.loads(capsys.readouterr().out)
+    assert list(printed) == ["search"]  # Pins: the default node stood there as if found
+    found = printed["search"]
     assert found["found"] is None
     assert {trial["slots"] for trial in found["tried"]} == {1}
+    assert found["largest"] == found["tried"][-1]
+
+
+def test_where_nothing_was_found_there_is_no_table_and_no_picture(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    picture = tmp_path / "p.svg"
+    words = (*FEW, "--want-wait-ms=0", "--most-slots=1", f"--picture={picture}")
+    assert run(*words) == exit_codes.FAILED
+    said = capsys.readouterr()
+    assert said.out.startswith("no cap holds that with up to 1 slot on a node (--most-slots);\n")
+    assert "the largest tried, 1 slot and cap 5, gave a p95 of " in said.out
+    assert "requests sent" not in said.out
+    assert f"--picture: {picture} is not written" in said.err
+    assert not picture.exists()
 
 
 def test_what_is_recorded_can_be_replayed_and_drawn(
