@@ -68,21 +68,41 @@ class Order:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = f"{parser.description}\n\n{ABOUT}"
+    parser.usage = "%(prog)s [OPTIONS]"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.allow_abbrev = False
     _add_sources_and_output(parser)
     _add_search(parser)
+    _add_options(parser)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     groups: dict[str, Any] = {}
+    usual = _usual()
     for name, each in OPTIONS.items():
         if each.group not in groups:
             groups[each.group] = parser.add_argument_group(each.group)
-        usual = each.default
-        if each.setting is not None:
-            usual = f"the setting {each.setting.upper()}"
-        shown = "" if usual is None else f" ({usual})"
-        groups[each.group].add_argument(
-            _written(name), metavar="X", help=f"{each.meaning}{shown}"
-        )
+        told = f"{each.meaning} ({_default(name, usual)})"
+        groups[each.group].add_argument(_written(name), metavar=each.written, help=told)
+
+
+def _usual() -> Scenario | None:
+    """What holds here and now where no option is given; None where the settings are wrong.
+
+    Those are refused when they are used: the help is shown all the same.
+    """
+    try:
+        return scenario(load(os.environ), {})
+    except SettingsError:
+        return None
+
+
+def _default(name: str, usual: Scenario | None) -> str:
+    option = OPTIONS[name]
+    if option.default is not None:
+        return str(option.default)
+    source = "by the settings" if option.setting is None else f"setting {option.setting.upper()}"
+    return source if usual is None else f"{source}, now {getattr(usual, name)}"
 
 
 def _add_sources_and_output(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +129,9 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         help="19 of 20 interactive runs start within this, all tries counted",
     )
     group.add_argument("--want-grading-wait-ms", metavar="X", help="the same for grading")
-    group.add_argument("--most-slots", metavar="X", help="where the search ends (32)")
+    group.add_argument(
+        "--most-slots", metavar="X", help=f"where the search ends ({USUAL_MOST_SLOTS})"
+    )
 
 
 def main(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> int:

@@ -215,11 +215,28 @@ def test_without_simpy_it_says_what_to_install(
     assert "pip install 'gaoler[plan]'" in capsys.readouterr().err
 
 
-def test_help_names_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+def help_text(capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as left:
         main(["plan", "--help"])
     assert left.value.code == 0
-    out = " ".join(capsys.readouterr().out.split())
-    for name in OPTIONS:
-        assert f"--{name.replace('_', '-')} X" in out
-    assert "(the setting RUNNER_RUNS_PER_EVALUATION)" in out
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_help_names_every_option_with_its_default_and_its_choices(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNER_RUNS_PER_EVALUATION", "77")
+    out = help_text(capsys)
+    for name, each in OPTIONS.items():
+        assert f"--{name.replace('_', '-')} {each.written} " in out
+    assert "(setting RUNNER_RUNS_PER_EVALUATION, now 77)" in out
+    assert "--balance round-robin|least-outstanding " in out
+    assert "--grading-request copy|case " in out
+    assert "--grading-again DISTRIBUTION|retry-after|never " in out
+
+
+def test_wrong_settings_do_not_keep_the_help_from_being_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNER_RUNS_PER_EVALUATION", "many")
+    assert "(setting RUNNER_RUNS_PER_EVALUATION)" in help_text(capsys)
