@@ -166,6 +166,8 @@ def _order(args: argparse.Namespace, environ: Mapping[str, str]) -> Order:
         _need_nobody_else(given)
     search = {name: _number_of_search(name, getattr(args, name)) for name in _OF_THE_SEARCH}
     _need_one_sense(search, raw)
+    if args.picture is not None and args.picture.suffix.lower() != ".svg":
+        raise refusal("--picture", args.picture, "a name that ends in .svg")
     return Order(
         scenario=scenario(load(environ), given),
         log=None if args.log is None else read_log(args.log),

@@ -111,6 +111,7 @@ def test_the_scenario_in_the_json_is_a_scenario_file(
             "--cap has no meaning together with --want-grading-wait-ms: the search tries",
         ),
         (["--most-slots=2", *SMALL], "--most-slots has no meaning without --want-wait-ms"),
+        (["--picture=p.png"], "--picture=p.png: allowed is a name that ends in .svg"),
         (["--picture=/nowhere/p.svg", *SMALL], "--picture=/nowhere/p.svg: allowed is a file"),
         (["--record=/nowhere/r.log", *SMALL], "--record=/nowhere/r.log: allowed is a file"),
     ],
