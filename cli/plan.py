@@ -19,10 +19,17 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from gaoler.cli import exit_codes
 from gaoler.config.kinds import DAY_MS, NotAllowedError, SettingsError, integer, refusal
-from gaoler.config.settings import load
+from gaoler.config.settings import Reading, load, read, table
 from gaoler.planning.options import parsed
 from gaoler.planning.recorded import Log, Recorded, line_of, read_log
-from gaoler.planning.scenario import NOT_WITH_A_LOG, OPTIONS, Scenario, read_file, scenario
+from gaoler.planning.scenario import (
+    NOT_WITH_A_LOG,
+    OPTIONS,
+    Scenario,
+    read_file,
+    scenario,
+    settings_used,
+)
 
 if TYPE_CHECKING:
     from gaoler.planning.search import Search
@@ -45,6 +52,19 @@ _OF_THE_SEARCH = {
 _WANTED = ("want_wait_ms", "want_grading_wait_ms")  # either makes it a search
 _TRIED = ("slots", "cap")  # what a search finds
 USUAL_MOST_SLOTS = 32
+_SOURCES = {"environment": "environment", "file": "settings file"}
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A setting that is not at its default and counts here.
+
+    It may be left over from something else, so it is shown.
+    """
+
+    name: str
+    value: object
+    source: str  # "environment" or "file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +76,7 @@ class Order:
     want_wait_ms: int | None
     want_grading_wait_ms: int | None
     most_slots: int
+    taken: tuple[Taken, ...]
 
     @property
     def requests(self) -> tuple[Recorded, ...] | None:
@@ -168,13 +189,26 @@ def _order(args: argparse.Namespace, environ: Mapping[str, str]) -> Order:
     _need_one_sense(search, raw)
     if args.picture is not None and args.picture.suffix.lower() != ".svg":
         raise refusal("--picture", args.picture, "a name that ends in .svg")
+    reading = read(environ)
+    is_search = any(search[name] is not None for name in _WANTED)
     return Order(
-        scenario=scenario(load(environ), given),
+        scenario=scenario(reading.settings, given),
         log=None if args.log is None else read_log(args.log),
         want_wait_ms=search["want_wait_ms"],
         want_grading_wait_ms=search["want_grading_wait_ms"],
         most_slots=search["most_slots"] or USUAL_MOST_SLOTS,
+        taken=_taken(reading, given | dict.fromkeys(_TRIED) if is_search else given),
     )
+
+
+def _taken(reading: Reading, given: Mapping[str, object]) -> tuple[Taken, ...]:
+    found = []
+    for name in settings_used(given):
+        row, source = table()[name.upper()], reading.sources[name.upper()]
+        if source != "default":
+            value = row.kind.plain(getattr(reading.settings, name))
+            found.append(Taken(name.upper(), value, source))
+    return tuple(found)
 
 
 def _need_nobody_else(given: Mapping[str, object]) -> None:
@@ -257,6 +291,9 @@ def _simulate(args: argparse.Namespace, order: Order, found: Search | None) -> N
 
 
 def _as_json(numbers: dict[str, Any], order: Order, found: Search | None) -> dict[str, Any]:
+    numbers["settings"] = {
+        each.name: {"value": each.value, "source": each.source} for each in order.taken
+    }
     if order.log is not None:
         numbers["log"] = {
             "requests": len(order.log.requests),
@@ -276,7 +313,9 @@ def _as_text(
     if found is not None:
         yield search.text(found, order.most_slots)
         yield ""
-    yield heading
+    yield heading + "".join(
+        f", {each.name}={each.value} of the {_SOURCES[each.source]}" for each in order.taken
+    )
     if order.log is None:
         yield report.people(order.scenario)
     else:

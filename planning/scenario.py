@@ -244,6 +244,15 @@ OPTIONS = options(Scenario)
 # What a recorded log says by itself.
 NOT_WITH_A_LOG = tuple(name for name, each in OPTIONS.items() if each.group in (STUDENTS, GRADING))
 
+# What one task reserves: its limit, then what its request has beside it.
+_OF_ONE_TASK = (
+    "memory_limit_bytes",
+    "workspace_bytes",
+    "tmp_bytes",
+    "shm_bytes",
+    "request_output_limit_bytes",
+)
+
 
 def scenario(settings: Settings, given: Mapping[str, Any]) -> Scenario:
     """The scenario; `given` has typed values.  SettingsError where they contradict."""
@@ -261,6 +270,12 @@ def scenario(settings: Settings, given: Mapping[str, Any]) -> Scenario:
     return made
 
 
+def settings_used(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The settings, in lower case, that a scenario with these values is made from."""
+    named = [each.setting for name, each in OPTIONS.items() if name not in given and each.setting]
+    return (*named, *(() if "request_memory_bytes" in given else _OF_ONE_TASK))
+
+
 def read_file(path: Path) -> dict[str, Any]:
     """The typed values of a scenario file.  SettingsError names the file and the option."""
     try:
@@ -274,13 +289,8 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def _one_task_bytes(settings: Settings) -> int:
-    return request_memory_bytes(
-        [[settings.memory_limit_bytes]],
-        settings.workspace_bytes,
-        settings.tmp_bytes,
-        settings.shm_bytes,
-        settings.request_output_limit_bytes,
-    )
+    limit_bytes, *shared = (getattr(settings, name) for name in _OF_ONE_TASK)
+    return request_memory_bytes([[limit_bytes]], *shared)
 
 
 def _check(made: Scenario) -> None:

@@ -74,6 +74,29 @@ def test_the_command_line_goes_over_the_scenario_and_that_over_the_settings(
     assert [found[name] for name in names] == [8, 77, 3, 9, 3, 30]
 
 
+def test_a_setting_that_is_not_at_its_default_is_shown_where_it_counts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Pins: a variable left over in the environment went unseen into the numbers."""
+    file = tmp_path / "gaoler.toml"
+    file.write_text("shm_bytes = 4096\n")
+    environ = {
+        "QUEUE_LIMIT_INTERACTIVE": "1",
+        "GAOLER_CONFIG": str(file),
+        "MAX_CONCURRENCY": "3",  # --slots goes over it
+        "BIND": "127.0.0.1:9",  # nothing that a plan asks for
+    }
+    assert run(*SMALL, **environ) == exit_codes.DONE
+    heading = capsys.readouterr().out.partition("\n")[0]
+    assert heading.endswith(
+        "seed 1, QUEUE_LIMIT_INTERACTIVE=1 of the environment, SHM_BYTES=4096 of the settings file"
+    )
+    assert numbers(capsys, *SMALL, **environ)["settings"] == {
+        "QUEUE_LIMIT_INTERACTIVE": {"value": 1, "source": "environment"},
+        "SHM_BYTES": {"value": 4096, "source": "file"},
+    }
+
+
 def test_the_scenario_in_the_json_is_a_scenario_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
