@@ -159,8 +159,8 @@ def main(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> i
     """Simulate, and print what it came to.  1 where no number of slots holds what is wanted."""
     order = _order(args, environ)
     if find_spec("simpy") is None:
-        told = "gaoler plan: simpy is missing; run: pip install 'gaoler[plan]', or bin/serve"
-        print(told, file=sys.stderr)
+        told = "run: pip install '/path/to/gaoler[plan]', with the checkout's path, or bin/serve"
+        print(f"gaoler plan: simpy is missing; {told}", file=sys.stderr)
         return exit_codes.UNAVAILABLE
     found = _search(order) if order.is_search else None
     if found is None:

@@ -236,7 +236,7 @@ def test_without_simpy_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(plan, "find_spec", lambda name: None)
     assert run(*SMALL) == exit_codes.UNAVAILABLE
-    assert "pip install 'gaoler[plan]'" in capsys.readouterr().err
+    assert "pip install '/path/to/gaoler[plan]'" in capsys.readouterr().err
 
 
 def help_text(capsys: pytest.CaptureFixture[str]) -> str:
