@@ -1,7 +1,8 @@
 """What an operation of the queue costs with 10, 1 000 and 10 000 requests waiting.
 
 Each operation is timed in a loop over a queue of that length, which it leaves as it was.
-Printed are microseconds, which mean nothing elsewhere, and the ratio to a queue of 10.
+Printed are microseconds, which mean nothing elsewhere, and how many times that of the shortest
+queue it is.
 """
 
 from __future__ import annotations
@@ -106,12 +107,12 @@ def main() -> int:
         for name in names:
             found[length][name] = measure(getattr(bench, name))
         bench.policy.check()
-    heads = "".join(f"{f'{length} waiting':>18}" for length in LENGTHS)
-    print(f"{'microseconds (ratio)':<22}{heads}")
+    print(f"microseconds (how many times that of {LENGTHS[0]} waiting)")
+    print(" " * 22 + "".join(f"{f'{length} waiting':>18}" for length in LENGTHS))
     for name in names:
         least = found[LENGTHS[0]][name]
         times = [found[length][name] for length in LENGTHS]
-        cells = "".join(f"{us:>10.1f} ({us / least:4.1f})" for us in times)
+        cells = "".join(f"{us:>9.1f} (x{us / least:5.1f})" for us in times)
         print(f"{name:<22}{cells}")
     return 0
 

@@ -12,7 +12,7 @@ import select
 import signal
 import sys
 
-from gaoler.cli import exit_codes, instances, specs
+from gaoler.cli import drain_others, exit_codes, instances, specs
 from gaoler.config.settings import Settings, load
 
 
@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
         return _unavailable(_nothing_runs(settings))
     try:
         signal.pidfd_send_signal(service, signal.SIGUSR2)
-        return exit_codes.DONE if args.no_wait else _await_end(service, args.timeout_s)
+        return _asked() if args.no_wait else _await_end(service, args.timeout_s)
     except ProcessLookupError:
         return _unavailable(_nothing_runs(settings))
     except PermissionError:
@@ -56,8 +56,14 @@ def main(args: argparse.Namespace) -> int:
         os.close(service)
 
 
+def _asked() -> int:
+    print("asked to drain: it ends once what it has taken is done")
+    return exit_codes.DONE
+
+
 def _await_end(service: int, timeout_s: float | None) -> int:
     if select.select([service], [], [], timeout_s)[0]:
+        print("drained: what it had taken is done, and it has ended")
         return exit_codes.DONE
     print(f"gaoler drain: still running after {timeout_s:g} s; it goes on", file=sys.stderr)
     return exit_codes.FAILED
@@ -65,7 +71,7 @@ def _await_end(service: int, timeout_s: float | None) -> int:
 
 def _nothing_runs(settings: Settings) -> str:
     where = f"STATE_DIR={settings.state_dir} and RUNTIME_DIR={settings.runtime_dir}"
-    return f"no gaoler with {where} runs on this host"
+    return f"no gaoler with {where} runs on this host{drain_others.text(settings)}"
 
 
 def _unavailable(why: str) -> int:

@@ -19,10 +19,17 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from gaoler.cli import exit_codes
 from gaoler.config.kinds import DAY_MS, NotAllowedError, SettingsError, integer, refusal
-from gaoler.config.settings import load
+from gaoler.config.settings import Reading, load, read, table
 from gaoler.planning.options import parsed
 from gaoler.planning.recorded import Log, Recorded, line_of, read_log
-from gaoler.planning.scenario import NOT_WITH_A_LOG, OPTIONS, Scenario, read_file, scenario
+from gaoler.planning.scenario import (
+    NOT_WITH_A_LOG,
+    OPTIONS,
+    Scenario,
+    read_file,
+    scenario,
+    settings_used,
+)
 
 if TYPE_CHECKING:
     from gaoler.planning.search import Search
@@ -42,7 +49,22 @@ _OF_THE_SEARCH = {
     "want_grading_wait_ms": integer(0, MOST_WAIT_MS),
     "most_slots": integer(1, 4_096),
 }
+_WANTED = ("want_wait_ms", "want_grading_wait_ms")  # either makes it a search
+_TRIED = ("slots", "cap")  # what a search finds
 USUAL_MOST_SLOTS = 32
+_SOURCES = {"environment": "environment", "file": "settings file"}
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A setting that is not at its default and counts here.
+
+    It may be left over from something else, so it is shown.
+    """
+
+    name: str
+    value: object
+    source: str  # "environment" or "file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +76,7 @@ class Order:
     want_wait_ms: int | None
     want_grading_wait_ms: int | None
     most_slots: int
+    taken: tuple[Taken, ...]
 
     @property
     def requests(self) -> tuple[Recorded, ...] | None:
@@ -66,21 +89,41 @@ class Order:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = f"{parser.description}\n\n{ABOUT}"
+    parser.usage = "%(prog)s [OPTIONS]"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.allow_abbrev = False
     _add_sources_and_output(parser)
     _add_search(parser)
+    _add_options(parser)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     groups: dict[str, Any] = {}
+    usual = _usual()
     for name, each in OPTIONS.items():
         if each.group not in groups:
             groups[each.group] = parser.add_argument_group(each.group)
-        usual = each.default
-        if each.setting is not None:
-            usual = f"the setting {each.setting.upper()}"
-        shown = "" if usual is None else f" ({usual})"
-        groups[each.group].add_argument(
-            f"--{name.replace('_', '-')}", metavar="X", help=f"{each.meaning}{shown}"
-        )
+        told = f"{each.meaning} ({_default(name, usual)})"
+        groups[each.group].add_argument(_written(name), metavar=each.written, help=told)
+
+
+def _usual() -> Scenario | None:
+    """What holds here and now where no option is given; None where the settings are wrong.
+
+    Those are refused when they are used: the help is shown all the same.
+    """
+    try:
+        return scenario(load(os.environ), {})
+    except SettingsError:
+        return None
+
+
+def _default(name: str, usual: Scenario | None) -> str:
+    option = OPTIONS[name]
+    if option.default is not None:
+        return str(option.default)
+    source = "by the settings" if option.setting is None else f"setting {option.setting.upper()}"
+    return source if usual is None else f"{source}, now {getattr(usual, name)}"
 
 
 def _add_sources_and_output(parser: argparse.ArgumentParser) -> None:
@@ -107,22 +150,29 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         help="19 of 20 interactive runs start within this, all tries counted",
     )
     group.add_argument("--want-grading-wait-ms", metavar="X", help="the same for grading")
-    group.add_argument("--most-slots", metavar="X", help="where the search ends (32)")
+    group.add_argument(
+        "--most-slots", metavar="X", help=f"where the search ends ({USUAL_MOST_SLOTS})"
+    )
 
 
 def main(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> int:
     """Simulate, and print what it came to.  1 where no number of slots holds what is wanted."""
     order = _order(args, environ)
     if find_spec("simpy") is None:
-        told = "gaoler plan: simpy is missing; run: pip install 'gaoler[plan]', or bin/serve"
-        print(told, file=sys.stderr)
+        told = "run: pip install '/path/to/gaoler[plan]', with the checkout's path, or bin/serve"
+        print(f"gaoler plan: simpy is missing; {told}", file=sys.stderr)
         return exit_codes.UNAVAILABLE
     found = _search(order) if order.is_search else None
-    if found is not None and found.found is not None:
-        best = replace(order.scenario, slots=found.found.slots, cap=found.found.cap)
-        order = replace(order, scenario=best)
-    _simulate(args, order, found)
-    return exit_codes.FAILED if found is not None and found.found is None else exit_codes.DONE
+    if found is None:
+        _simulate(args, order, None)
+        return exit_codes.DONE
+    best = found.found
+    if best is None:
+        _say_nothing_holds(args, order, found)
+        return exit_codes.FAILED
+    scenario = replace(order.scenario, slots=best.slots, cap=best.cap)
+    _simulate(args, replace(order, scenario=scenario), found)
+    return exit_codes.DONE
 
 
 # --- what is asked for --------------------------------------------------------------------
@@ -136,21 +186,58 @@ def _order(args: argparse.Namespace, environ: Mapping[str, str]) -> Order:
     if args.log is not None:
         _need_nobody_else(given)
     search = {name: _number_of_search(name, getattr(args, name)) for name in _OF_THE_SEARCH}
+    _need_one_sense(search, raw)
+    if args.picture is not None and args.picture.suffix.lower() != ".svg":
+        raise refusal("--picture", args.picture, "a name that ends in .svg")
+    reading = read(environ)
+    is_search = any(search[name] is not None for name in _WANTED)
     return Order(
-        scenario=scenario(load(environ), given),
+        scenario=scenario(reading.settings, given),
         log=None if args.log is None else read_log(args.log),
         want_wait_ms=search["want_wait_ms"],
         want_grading_wait_ms=search["want_grading_wait_ms"],
         most_slots=search["most_slots"] or USUAL_MOST_SLOTS,
+        taken=_taken(reading, given | dict.fromkeys(_TRIED) if is_search else given),
     )
+
+
+def _taken(reading: Reading, given: Mapping[str, object]) -> tuple[Taken, ...]:
+    found = []
+    for name in settings_used(given):
+        row, source = table()[name.upper()], reading.sources[name.upper()]
+        if source != "default":
+            value = row.kind.plain(getattr(reading.settings, name))
+            found.append(Taken(name.upper(), value, source))
+    return tuple(found)
 
 
 def _need_nobody_else(given: Mapping[str, object]) -> None:
     """A log has its own people: to say who comes as well is a slip."""
     for name in NOT_WITH_A_LOG:
         if name in given:
-            option = f"--{name.replace('_', '-')}"
-            raise SettingsError(f"{option} has no meaning together with --log")
+            raise SettingsError(f"{_written(name)} has no meaning together with --log")
+
+
+def _need_one_sense(search: Mapping[str, int | None], raw: Mapping[str, str]) -> None:
+    """What a search tries itself cannot be given beside it, nor its end without a search.
+
+    What a scenario file says of slots and cap is of the simulation alone.
+    """
+    wanted = next((name for name in _WANTED if search[name] is not None), None)
+    if wanted is None:
+        if search["most_slots"] is not None:
+            raise SettingsError(f"--most-slots has no meaning without {_written(_WANTED[0])}")
+        return
+    for name in _TRIED:
+        if name in raw:
+            raise SettingsError(
+                f"{_written(name)} has no meaning together with {_written(wanted)}: "
+                "the search tries its own; --most-slots says where it ends"
+            )
+
+
+def _written(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _number_of_search(name: str, raw: str | None) -> int | None:
@@ -160,7 +247,7 @@ def _number_of_search(name: str, raw: str | None) -> int | None:
     try:
         return int(kind.parse(raw))
     except NotAllowedError:
-        raise refusal(f"--{name.replace('_', '-')}", raw, kind.allowed) from None
+        raise refusal(_written(name), raw, kind.allowed) from None
 
 
 # --- what comes of it ---------------------------------------------------------------------
@@ -171,6 +258,20 @@ def _search(order: Order) -> Search:
 
     want = Want(order.want_wait_ms, order.want_grading_wait_ms)
     return search(order.scenario, want, order.most_slots, order.requests)
+
+
+def _say_nothing_holds(args: argparse.Namespace, order: Order, found: Search) -> None:
+    """What was tried, and no more: there is no service to show."""
+    from gaoler.planning import search
+
+    for option, path in (("--picture", args.picture), ("--record", args.record)):
+        if path is not None:
+            told = f"gaoler plan: {option}: {path} is not written, nothing was found to show"
+            print(told, file=sys.stderr)
+    if args.json:
+        print(json.dumps({"search": found.plain()}, indent=2))
+    else:
+        print(search.text(found, order.most_slots))
 
 
 def _simulate(args: argparse.Namespace, order: Order, found: Search | None) -> None:
@@ -190,6 +291,9 @@ def _simulate(args: argparse.Namespace, order: Order, found: Search | None) -> N
 
 
 def _as_json(numbers: dict[str, Any], order: Order, found: Search | None) -> dict[str, Any]:
+    numbers["settings"] = {
+        each.name: {"value": each.value, "source": each.source} for each in order.taken
+    }
     if order.log is not None:
         numbers["log"] = {
             "requests": len(order.log.requests),
@@ -197,10 +301,7 @@ def _as_json(numbers: dict[str, Any], order: Order, found: Search | None) -> dic
             "without_run_time": order.log.without_run_time,
         }
     if found is not None:
-        numbers["search"] = {
-            "found": found.found.plain() if found.found is not None else None,
-            "tried": [trial.plain() for trial in found.trials],
-        }
+        numbers["search"] = found.plain()
     return numbers
 
 
@@ -212,7 +313,9 @@ def _as_text(
     if found is not None:
         yield search.text(found, order.most_slots)
         yield ""
-    yield heading
+    yield heading + "".join(
+        f", {each.name}={each.value} of the {_SOURCES[each.source]}" for each in order.taken
+    )
     if order.log is None:
         yield report.people(order.scenario)
     else:

@@ -18,7 +18,7 @@ from typing import TextIO
 
 from gaoler.cli import exit_codes, run_outcome
 from gaoler.cli.run_order import TIMES, Order, Upload, request
-from gaoler.cli.run_outcome import Reply
+from gaoler.cli.run_outcome import Asked, Reply
 from gaoler.config.kinds import DAY_MS, MOST_BYTES
 from gaoler.config.runtimes import UnknownLanguageError, program
 from gaoler.http.client_address import AddressError, service_at
@@ -117,7 +117,8 @@ def main(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> i
     try:
         url, key = _url(args, environ), _key(args, environ)
         service_at(url, key)  # what is wrong with them is said before anything is read
-        return _finish(_ask(url, key, _order(args)))
+        asked = Asked(with_key=key is not None, for_grading=args.priority == "grading")
+        return _finish(_ask(url, key, _order(args)), asked)
     except (UsageError, AddressError, UnknownLanguageError) as problem:
         _say(str(problem))
         return exit_codes.BAD_USAGE
@@ -273,9 +274,9 @@ def _ask(url: str, key: str | None, order: Order) -> Reply:
                 _tell("\r" + " " * len(waiting) + "\r")
 
 
-def _finish(reply: Reply) -> int:
+def _finish(reply: Reply, asked: Asked) -> int:
     """Write what came back; the exit code."""
-    ending = run_outcome.conclude(reply)
+    ending = run_outcome.conclude(reply, asked)
     if isinstance(reply, Answer):
         try:
             _show(reply)

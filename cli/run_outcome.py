@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from gaoler.http.client_answers import Answer, Result
 from gaoler.http.client_errors import (
@@ -54,8 +56,18 @@ class Ending:
     line: str | None = None
 
 
-def conclude(reply: Reply) -> Ending:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What of the command decides which hint helps."""
+
+    with_key: bool
+    for_grading: bool
+
+
+def conclude(reply: Reply, asked: Asked) -> Ending:
     """What the whole command comes to."""
+    if isinstance(reply, RequestRefused):
+        return Ending(REFUSED, f"refused: {_refusal(reply, asked)}")
     if isinstance(reply, RunnerError):
         return _of_error(reply)
     if any(result.stub for result in reply.each):
@@ -109,16 +121,23 @@ def _of_error(error: RunnerError) -> Ending:
         return Ending(UNAVAILABLE, f"unavailable: {detail}; {hint}")
     if isinstance(error, RunnerUnavailable):
         return Ending(UNAVAILABLE, f"unavailable: {detail}")
-    if isinstance(error, RequestRefused):
-        return Ending(REFUSED, f"refused: {_no_key() if error.status == 401 else detail}")
     if isinstance(error, AnswerGarbled):
         what = f"the service's answer makes no sense: {detail}"
         return Ending(OUR_FAULT, f"{what}{_by_id(error.request_id)}")
     return Ending(OUR_FAULT, f"the service failed: {detail}{_by_id(error.request_id)}")
 
 
-def _no_key() -> str:
-    return "it takes no key like this one, or wants one; see --key-file and GAOLER_API_KEY"
+def _refusal(error: RequestRefused, asked: Asked) -> str:
+    """Why, and by which option it is amended: the service speaks of fields."""
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        why = "takes no key like this one" if asked.with_key else "wants a key"
+        return f"the service {why}; see --key-file and GAOLER_API_KEY"
+    if re.match(r"steps\[\d+\]\.limits\.wall_ms\b", error.detail):
+        more = "" if asked.for_grading else "; --priority grading may have more time"
+        return f"{error.detail} (see --timeout-ms{more})"
+    if re.match(r"steps\[\d+\]\.limits\.memory_bytes\b", error.detail):
+        return f"{error.detail} (see --memory-bytes)"
+    return error.detail
 
 
 def _by_id(request_id: str | None) -> str:

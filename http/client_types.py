@@ -2,7 +2,8 @@
 
 What is left out is not sent, so that the service's own default holds, and so that an older
 service is not told of a field that it does not know.  Values are checked by the service, whose
-refusal names the field; here only what could not be sent at all.
+refusal names the field; here only their types, when the request is made, and what could not be
+sent at all.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
+
+from gaoler.http.client_check import need_types
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -105,6 +108,7 @@ class Request(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if isinstance(self.steps, Task | Tasks):
             raise TypeError("steps: expected a list of steps, not one")
+        need_types(self)
         if not self.steps:
             raise ValueError("steps: there are none")
         for index, step in enumerate(self.steps):

@@ -18,13 +18,20 @@ class Option:
     default: object  # a raw value; None: that of `setting`, or nothing at all
     meaning: str
     setting: str | None  # the service's setting that the default is taken from
+    written: str  # how a value is written, for the help
 
 
 def option(
-    group: str, kind: Kind, default: object, meaning: str, *, setting: str | None = None
+    group: str,
+    kind: Kind,
+    default: object,
+    meaning: str,
+    *,
+    setting: str | None = None,
+    written: str = "X",
 ) -> Any:
     """A field of `Scenario` that carries its option."""
-    return field(metadata={"option": Option(group, kind, default, meaning, setting)})
+    return field(metadata={"option": Option(group, kind, default, meaning, setting, written)})
 
 
 def options(described: type) -> dict[str, Option]:

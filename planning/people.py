@@ -219,9 +219,12 @@ def _replayed(world: World, call: Call, _: simpy.Event) -> None:
     account = world.tally.accounts[call.priority]
     if call.refused is None:
         account.delays_ns.append(call.granted_ns - call.sent_ns)
-    else:
+        return
+    account.unserved += 1
+    if call.wait:
         account.delays_ns.append(NEVER_NS)
-        account.unserved += 1
+    else:
+        account.would_not_wait += 1
 
 
 def _run_times(world: World, requests: Sequence[Recorded]) -> dict[str, Iterator[int]]:

@@ -1,8 +1,9 @@
 """Requests that were recorded: the service's own log, or JSON lines of the same fields.
 
-docs/capacity.md has the format.  Each line is an object.  A line whose `event` is not
-"request" is passed over, and so is one of a request that never came to the queue: it has no
-`budget_ms`.  Instants are counted from the first arrival.
+docs/capacity.md has the format.  A request is an object on a line.  What a service says beside
+its requests is passed over: a line that does not begin with `{`, one whose `event` is not
+"request", and that of a request which never came to the queue: it has no `budget_ms`.
+Instants are counted from the first arrival.
 """
 
 from __future__ import annotations
@@ -79,8 +80,16 @@ def _log(path: Path, lines: Iterable[str]) -> Log:
         else:
             found.append(request)
     if not found:
-        raise SettingsError(f"{path}: there is no request in it that came to the queue")
+        raise SettingsError(f"{path}: {_expected(passed_over)}")
     return Log(tuple(_from_the_first(found)), passed_over)
+
+
+def _expected(passed_over: int) -> str:
+    return (
+        f"there is no request in it that came to the queue ({passed_over} lines passed over); "
+        "expected is a JSON object a line, such as the service's log has with "
+        '"event": "request"'
+    )
 
 
 def _from_the_first(found: list[Recorded]) -> Iterator[Recorded]:
@@ -94,12 +103,12 @@ def _from_the_first(found: list[Recorded]) -> Iterator[Recorded]:
 
 def _request(line: str) -> Recorded | None:
     """The request of a line, None where it is about something else."""
+    if not line.lstrip().startswith("{"):
+        return None  # a service's log has also what is written for people
     try:
         fields = json.loads(line)
     except ValueError:
-        raise _LineError("allowed is a JSON object on each line") from None
-    if not isinstance(fields, dict):
-        raise _LineError("allowed is a JSON object on each line")
+        raise _LineError("allowed is a whole JSON object on the line") from None
     if fields.get("event", "request") != "request" or fields.get("budget_ms") is None:
         return None
     run_ns = _ns(fields, "run_ms", optional=True)

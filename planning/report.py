@@ -81,8 +81,9 @@ def _class_summary(outcome: Outcome, account: Account) -> dict[str, Any]:
         "refused_after_the_allowance": account.refused_after_the_allowance,
         "queued": spread(account.waits_ns),
         "to_start": spread(account.delays_ns),
-        "wanted": len(account.delays_ns),
+        "wanted": account.wanted,
         "never_started": account.unserved,
+        "would_not_wait": account.would_not_wait,
         "most_waiting": account.waiting.most,
         "most_slots": account.running.most,
         "slot_use": _slot_use(outcome, account),
@@ -159,7 +160,8 @@ def _rate(numbers: dict[str, Any], key: Any) -> str:
 
 
 def _seconds(numbers: dict[str, Any], key: Any) -> str:
-    if not numbers["wanted" if key[0] == "to_start" else "started"]:
+    waited = numbers["wanted"] - numbers["would_not_wait"]
+    if not (waited if key[0] == "to_start" else numbers["started"]):
         return "-"
     return seconds(_found(numbers, key))
 

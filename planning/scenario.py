@@ -22,6 +22,9 @@ from gaoler.planning.times import NEVER, RETRY_AFTER, Times, times
 SERVICE, STUDENTS, GRADING, RUN = "the service", "students", "a grading pass", "the simulation"
 UNBOUNDED_BYTES = 2**62
 USUAL_DURATION_MS = 600_000
+_BALANCES, _CARRIED = ("round-robin", "least-outstanding"), ("copy", "case")
+_DISTRIBUTION = "DISTRIBUTION"
+_AGAIN = "|".join((_DISTRIBUTION, RETRY_AFTER, NEVER))
 
 Again = Times | str  # a distribution, "retry-after" or "never"
 
@@ -130,14 +133,15 @@ class Scenario:
         SERVICE,
         integer(0, MOST_BYTES),
         None,
-        "memory that one request reserves; by default that of one task under the settings",
+        "memory that one request reserves; by default what one task of the defaults needs",
     )
     nodes: int = option(SERVICE, integer(1, 10_000), 1, "equal nodes behind one proxy")
     balance: str = option(
         SERVICE,
-        choice("round-robin", "least-outstanding"),
+        choice(*_BALANCES),
         "round-robin",
         "which node the proxy takes",
+        written="|".join(_BALANCES),
     )
 
     # --- students -------------------------------------------------------------------------
@@ -156,26 +160,43 @@ class Scenario:
         "wall_ms of a case; 0: none is named, so it has WALL_TIMEOUT_MS or what is left",
     )
     case_time: Times = option(
-        STUDENTS, times(), "lognormal:150,0.8", "how long a case of a sound program runs"
+        STUDENTS,
+        times(),
+        "lognormal:150,0.8",
+        "how long a case of a sound program runs",
+        written=_DISTRIBUTION,
     )
     first_click: Times = option(
-        STUDENTS, times(), "uniform:0-60000", "from the start to the first run"
+        STUDENTS,
+        times(),
+        "uniform:0-60000",
+        "from the start to the first run",
+        written=_DISTRIBUTION,
     )
     think_time: Times = option(
-        STUDENTS, times(), "exponential:60000", "from an answer to the next run"
+        STUDENTS,
+        times(),
+        "exponential:60000",
+        "from an answer to the next run",
+        written=_DISTRIBUTION,
     )
     click_again: Again = option(
         STUDENTS,
         times(RETRY_AFTER, NEVER),
         "uniform:1000-5000",
         "from a busy answer to the next try; never: that run is given up",
+        written=_AGAIN,
     )
 
     # --- a grading pass -------------------------------------------------------------------
     copies: int = option(GRADING, integer(0, 1_000_000), 30, "copies to grade; 0: there is none")
     grading_cases: int = option(GRADING, integer(1, 1_000), 15, "cases of each copy")
     grading_request: str = option(
-        GRADING, choice("copy", "case"), "copy", "what one request carries"
+        GRADING,
+        choice(*_CARRIED),
+        "copy",
+        "what one request carries",
+        written="|".join(_CARRIED),
     )
     grading_wall_ms: int = option(
         GRADING, integer(0, DAY_MS), 2_000, "wall_ms of a case; 0: none is named"
@@ -194,6 +215,7 @@ class Scenario:
         times(RETRY_AFTER, NEVER),
         RETRY_AFTER,
         "from a busy answer until it is sent again; never: it is given up",
+        written=_AGAIN,
     )
     grading_start_ms: int = option(GRADING, integer(0, DAY_MS), 0, "when the pass begins")
 
@@ -222,6 +244,15 @@ OPTIONS = options(Scenario)
 # What a recorded log says by itself.
 NOT_WITH_A_LOG = tuple(name for name, each in OPTIONS.items() if each.group in (STUDENTS, GRADING))
 
+# What one task reserves: its limit, then what its request has beside it.
+_OF_ONE_TASK = (
+    "memory_limit_bytes",
+    "workspace_bytes",
+    "tmp_bytes",
+    "shm_bytes",
+    "request_output_limit_bytes",
+)
+
 
 def scenario(settings: Settings, given: Mapping[str, Any]) -> Scenario:
     """The scenario; `given` has typed values.  SettingsError where they contradict."""
@@ -239,6 +270,12 @@ def scenario(settings: Settings, given: Mapping[str, Any]) -> Scenario:
     return made
 
 
+def settings_used(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The settings, in lower case, that a scenario with these values is made from."""
+    named = [each.setting for name, each in OPTIONS.items() if name not in given and each.setting]
+    return (*named, *(() if "request_memory_bytes" in given else _OF_ONE_TASK))
+
+
 def read_file(path: Path) -> dict[str, Any]:
     """The typed values of a scenario file.  SettingsError names the file and the option."""
     try:
@@ -252,13 +289,8 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def _one_task_bytes(settings: Settings) -> int:
-    return request_memory_bytes(
-        [[settings.memory_limit_bytes]],
-        settings.workspace_bytes,
-        settings.tmp_bytes,
-        settings.shm_bytes,
-        settings.request_output_limit_bytes,
-    )
+    limit_bytes, *shared = (getattr(settings, name) for name in _OF_ONE_TASK)
+    return request_memory_bytes([[limit_bytes]], *shared)
 
 
 def _check(made: Scenario) -> None:

@@ -65,6 +65,18 @@ class Search:
         """The one with the fewest slots that holds, and of those the lowest cap."""
         return next((trial for trial in self.trials if trial.holds), None)
 
+    @property
+    def largest(self) -> Trial:
+        """The one with the most slots, and of those the highest cap."""
+        return self.trials[-1]
+
+    def plain(self) -> dict[str, object]:
+        return {
+            "found": self.found.plain() if self.found is not None else None,
+            "largest": self.largest.plain(),
+            "tried": [trial.plain() for trial in self.trials],
+        }
+
 
 def search(
     scenario: Scenario,
@@ -147,5 +159,10 @@ def _rows(result: Search) -> Iterator[tuple[str, ...]]:
 def _sentence(result: Search, most_slots: int) -> str:
     found = result.found
     if found is None:
-        return f"no cap holds that with up to {most_slots} slots on a node (--most-slots)"
+        last = result.largest
+        return (
+            f"no cap holds that with up to {plural(most_slots, 'slot')} on a node (--most-slots);\n"
+            f"the largest tried, {plural(last.slots, 'slot')} and cap {last.cap}, gave a p95 of "
+            f"{seconds(last.interactive_ms)} interactive, {seconds(last.grading_ms)} grading"
+        )
     return f"the least that holds it: {plural(found.slots, 'slot')} on a node, cap {found.cap}"

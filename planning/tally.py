@@ -89,7 +89,14 @@ class Account:
     # of what somebody wanted: from the first try to the slots, all tries counted.  Where the
     # end cut that short, what it had come to; where it was given up, NEVER_NS.
     delays_ns: array[int] = field(default_factory=lambda: array("q"))
-    unserved: int = 0  # of those, cut short or given up
+    unserved: int = 0  # of what somebody wanted, cut short or given up
+    # of those: recorded as one that would not wait, so there is no delay of it
+    would_not_wait: int = 0
+
+    @property
+    def wanted(self) -> int:
+        """What somebody wanted to be run; several tries may belong to one."""
+        return len(self.delays_ns) + self.would_not_wait
 
     @property
     def refused_in_all(self) -> int:

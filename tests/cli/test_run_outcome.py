@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gaoler.cli.run_outcome import Reply, conclude, summary
+from gaoler.cli.run_outcome import Asked, Reply, conclude, summary
 from gaoler.http.client_answers import Answer, Result, Stats, Timing
 from gaoler.http.client_errors import (
     AnswerGarbled,
@@ -17,6 +17,7 @@ from gaoler.http.client_errors import (
 )
 
 OK = Result("completed", exit_code=0)
+ASKED = Asked(with_key=True, for_grading=False)
 NOT_RUN = Result("not_started", reason="earlier_step_failed")
 
 
@@ -101,11 +102,6 @@ CASES: list[tuple[Reply, int, str | None]] = [
         "unavailable: the service is a stub, it runs nothing",
     ),
     (RequestRefused("a: bad", status=400), 122, "refused: a: bad"),
-    (
-        RequestRefused("send a key", status=401),
-        122,
-        "refused: it takes no key like this one, or wants one; see --key-file and GAOLER_API_KEY",
-    ),
     # Our fault.
     (RunnerFailed("oh", request_id="r-1"), 125, "the service failed: oh (request r-1)"),
     (RunnerFailed("stuck"), 125, "the service failed: stuck"),
@@ -124,19 +120,62 @@ CASES: list[tuple[Reply, int, str | None]] = [
 def test_every_answer_comes_to_one_code_and_at_most_one_line(
     reply: Reply, code: int, line: str | None
 ) -> None:
-    ending = conclude(reply)
+    ending = conclude(reply, ASKED)
     assert ending.code == code
     shown = ending.line and ending.line.removesuffix(" (request r-1)")
     assert shown == (line and line.removesuffix(" (request r-1)"))
 
 
+@pytest.mark.parametrize(
+    ("detail", "status", "asked", "line"),
+    [
+        (
+            "send a key",
+            401,
+            Asked(with_key=False, for_grading=False),
+            "the service wants a key; see --key-file and GAOLER_API_KEY",
+        ),
+        (
+            "send a key",
+            401,
+            ASKED,
+            "the service takes no key like this one; see --key-file and GAOLER_API_KEY",
+        ),
+        (
+            "steps[0].limits.wall_ms: allowed is 1 to 29500",
+            422,
+            ASKED,
+            "steps[0].limits.wall_ms: allowed is 1 to 29500 "
+            "(see --timeout-ms; --priority grading may have more time)",
+        ),
+        (
+            "steps[1].limits.wall_ms: allowed is 1 to 299500",
+            422,
+            Asked(with_key=True, for_grading=True),
+            "steps[1].limits.wall_ms: allowed is 1 to 299500 (see --timeout-ms)",
+        ),
+        (
+            "steps[0].limits.memory_bytes: allowed is 1 to 9",
+            422,
+            ASKED,
+            "steps[0].limits.memory_bytes: allowed is 1 to 9 (see --memory-bytes)",
+        ),
+    ],
+)
+def test_a_refusal_names_the_option_that_helps(
+    detail: str, status: int, asked: Asked, line: str
+) -> None:
+    ending = conclude(RequestRefused(detail, status=status), asked)
+    assert (ending.code, ending.line) == (122, f"refused: {line}")
+
+
 def test_a_fault_names_the_request_for_the_operators_log() -> None:
     for reply in (RunnerFailed("oh", request_id="r-1"), ran(Result("setup_failed"))):
-        assert "(request r-1)" in str(conclude(reply).line)
+        assert "(request r-1)" in str(conclude(reply, ASKED).line)
 
 
 def test_every_build_before_the_program_must_succeed() -> None:
-    assert conclude(ran(OK, Result("completed", exit_code=2), NOT_RUN)).code == 2
+    assert conclude(ran(OK, Result("completed", exit_code=2), NOT_RUN), ASKED).code == 2
 
 
 def test_the_summary_tells_what_ran_last_and_how_long_it_waited() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -143,6 +144,63 @@ def test_steps_that_are_none_are_refused_before_they_are_sent(
 ) -> None:
     with pytest.raises(kind, match=why):
         Request(steps)
+
+
+WRONG: Any = "5"
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            {"steps": [Task("a", limits=Limits(wall_ms=WRONG))]},
+            "steps[0].limits.wall_ms: expected an integer or None, not '5'",
+        ),
+        (
+            {"steps": [[Task("a"), Task("a", limits=Limits(pids=True))]]},
+            "steps[0][1].limits.pids: expected an integer or None, not True",
+        ),
+        (
+            {"steps": [Tasks([Task("a", ["b", 7])])]},  # type: ignore[list-item]
+            "steps[0].tasks[0].args[1]: expected a string, not 7",
+        ),
+        (
+            {"steps": [Task("a", files={"b": 1.5})]},  # type: ignore[dict-item]
+            "steps[0].files.b: expected a string or bytes or a Stored or a File, not 1.5",
+        ),
+        (
+            {"steps": [Task("a", files={"b": File("", WRONG)})]},
+            "steps[0].files.b.mode: expected an integer, not '5'",
+        ),
+        (
+            {"steps": [Task("a", env={1: "b"})]},  # type: ignore[dict-item]
+            "steps[0].env: expected a string, not 1",
+        ),
+        ({"steps": [Task("a", env=WRONG)]}, "steps[0].env: expected a dict, not '5'"),
+        ({"steps": ["ls"]}, "steps[0]: expected a Task or a list or a Tasks, not 'ls'"),
+        ({"steps": 5}, "steps: expected a list, not 5"),
+        ({"steps": [Task("a")], "budget_ms": WRONG}, "budget_ms: expected an integer or None"),
+        ({"steps": [Task("a")], "wait": 1}, "wait: expected a bool, not 1"),
+        (
+            {"steps": [Task("a")], "subject": Task("a")},
+            "subject: expected a string or None, not 'T",
+        ),
+    ],
+)
+def test_a_value_of_another_type_is_named_as_the_api_names_its_field(
+    fields: dict[str, Any], told: str
+) -> None:
+    """Pins: `can only concatenate str`, from where the budget is added up."""
+    with pytest.raises(TypeError) as caught:
+        Request(**fields)
+    assert str(caught.value).startswith(told)
+
+
+def test_what_is_like_a_list_a_dict_or_bytes_will_do() -> None:
+    files = MappingProxyType({"a": bytearray(b"\xff")})
+    request = Request((Task("a", ("b",), files=files, stdin=memoryview(b"c")),))  # type: ignore[arg-type]
+    (task,) = sent(request)["steps"]
+    assert (task["args"], task["files"]["a"]) == (["b"], {"base64": "/w=="})
 
 
 def test_a_string_is_no_list_of_strings() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gaoler.planning.report import summary, text
 from gaoler.planning.scenario import Scenario
 from gaoler.planning.simulation import Outcome, simulate
 from tests.planning.conftest import MS, Come, Plan
@@ -83,6 +84,25 @@ def test_the_cap_is_free_at_the_answer_though_the_slot_is_not(plan: Plan, come: 
 def test_a_request_that_would_not_wait_is_refused(plan: Plan, come: Come) -> None:
     outcome = simulate(plan(), [come(0, 100), come(1, 1, wait=False)])
     assert outcome.tally.accounts["interactive"].refused == {"no_slots": 1}
+
+
+def test_one_that_would_not_wait_never_started_and_is_no_wait(plan: Plan, come: Come) -> None:
+    """Pins: it stood among the waits as one without end, and no search could hold any."""
+    log = [come(0, 100), come(1, 1, wait=False), come(2, 1, wait=False, priority="grading")]
+    found = summary(simulate(plan(), log))
+    interactive, grading = (found["classes"][name] for name in ("interactive", "grading"))
+    assert (interactive["wanted"], interactive["never_started"]) == (2, 1)
+    assert interactive["to_start"] == {"median_ms": 0, "p95_ms": 0, "worst_ms": 0}
+    assert (grading["wanted"], grading["never_started"], grading["would_not_wait"]) == (1, 1, 1)
+    (row,) = (line for line in text(found).splitlines() if "to start, p95" in line)
+    assert row.split()[-3:] == ["0.00", "s", "-"]
+
+
+def test_one_that_would_have_waited_and_was_refused_waits_for_ever(plan: Plan, come: Come) -> None:
+    log = [come(0, 100), come(1, 1)]
+    found = summary(simulate(plan(queue_limit_interactive=0), log))["classes"]["interactive"]
+    assert (found["wanted"], found["never_started"]) == (2, 1)
+    assert found["to_start"]["worst_ms"] is None
 
 
 def test_memory_holds_a_request_back_as_slots_do(plan: Plan, come: Come) -> None:

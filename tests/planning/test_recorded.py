@@ -69,6 +69,20 @@ def test_lines_about_something_else_are_passed_over(tmp_path: Path) -> None:
     assert (len(log.requests), log.passed_over) == (1, 2)
 
 
+def test_lines_for_people_are_passed_over_and_counted(tmp_path: Path) -> None:
+    """Pins: the whole output of bin/serve was refused at its first line."""
+    log = read(
+        tmp_path,
+        "degraded  oom protection: the warden is not protected",
+        "[2026-03-01 10:00:00 +0000] [17] [INFO] Starting gunicorn",
+        "serve: making the environment in .venv",
+        "",
+        SERVICE_LINE,
+        f"  {json.dumps(REFUSED_LINE)}",
+    )
+    assert (len(log.requests), log.passed_over) == (2, 3)
+
+
 @pytest.mark.parametrize(
     "times",
     [
@@ -98,8 +112,7 @@ def test_an_arrival_can_be_said_in_each_way(tmp_path: Path, times: dict[str, obj
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("nonsense", "allowed is a JSON object on each line"),
-        ([1], "allowed is a JSON object on each line"),
+        ('{"event": "requ', "allowed is a whole JSON object on the line"),
         (SERVICE_LINE | {"time": "noon"}, "time=noon: allowed is an ISO 8601 time"),
         (SERVICE_LINE | {"duration_ms": "1"}, "duration_ms=1: allowed is a number from 0"),
         (SERVICE_LINE | {"run_ms": -1}, "run_ms=-1: allowed is a number from 0"),
@@ -120,9 +133,12 @@ def test_a_wrong_line_is_named_with_its_number_and_field(
     assert str(problem.value).startswith(f"{tmp_path}/requests.log:2: {told}")
 
 
-def test_a_log_without_a_request_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="no request"):
-        read(tmp_path, {"event": "serving"})
+def test_a_log_without_a_request_is_refused_with_what_was_expected(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as problem:
+        read(tmp_path, {"event": "serving"}, "[1]")
+    told = str(problem.value)
+    assert "no request in it that came to the queue (2 lines passed over)" in told
+    assert 'expected is a JSON object a line, such as the service\'s log has with "event"' in told
 
 
 def test_a_log_that_is_not_there_is_refused(tmp_path: Path) -> None:

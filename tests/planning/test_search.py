@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gaoler.planning.report import seconds
 from gaoler.planning.search import Search, Trial, Want, caps, search, text
 from gaoler.planning.times import parse_times
 from tests.planning.conftest import Plan
@@ -57,7 +58,11 @@ def test_both_waits_must_hold_where_both_are_wanted(plan: Plan) -> None:
 def test_what_cannot_be_had_is_said(plan: Plan) -> None:
     result = searched(plan, Want(0, 0), most_slots=1)
     assert result.found is None
-    assert text(result, 1).startswith("no cap holds that with up to 1 slots")
+    said = text(result, 1)
+    assert said.startswith("no cap holds that with up to 1 slot on a node")
+    last = result.trials[-1]
+    assert (last.slots, last.cap) == (1, 8)
+    assert f"cap 8, gave a p95 of {seconds(last.interactive_ms)} interactive" in said
 
 
 def test_a_run_that_never_started_holds_no_wait() -> None:
