@@ -13,7 +13,8 @@ A request's states and the ways between them:
     b  Submit while closing, while there is nothing to run it, or while its subject's rate is
        spent: a Refusal
     k  Reserved; SlotQueue is told Enqueue
-    j  NotReserved, Cancel or Shutdown while reserving: a Refusal
+    j  NotReserved while reserving: a Refusal.  Cancel or Shutdown: a Refusal at once, and the
+       entry goes with Reserved or NotReserved
     c  NotGranted, Cancel or Shutdown while queued: a Refusal; after the latter two
        SlotQueue is told Withdraw
     d  Granted: a Controller is started with the deadline.  Where that fails: a Refusal,
@@ -121,7 +122,7 @@ class Admission(Singleton):
             case Cancel(ticket=ticket, code=code):
                 self._cancel(self._ledger.get(ticket), code)
             case Reserved(ticket=ticket):
-                self._enqueue(self._in(State.RESERVING, ticket))
+                self._reserved(self._in(State.RESERVING, ticket))
             case NotReserved():
                 self._not_reserved(message)
             case Granted():
@@ -202,9 +203,15 @@ class Admission(Singleton):
         self._subjects.hand_back(submit.purpose, submit.key_id, submit.subject)
         self._settle(entry, not_reserved(message))
 
-    def _enqueue(self, entry: Entry | None) -> None:
+    def _reserved(self, entry: Entry | None) -> None:
         if entry is None:
             return
+        if entry.replied:  # cancelled meanwhile; EvaluationCap has been told to release
+            del self._ledger[entry.submit.ticket]
+        else:
+            self._enqueue(entry)
+
+    def _enqueue(self, entry: Entry) -> None:
         entry.state = State.QUEUED
         submit, reference = entry.submit, self.actor_ref
         message = Enqueue(
@@ -310,10 +317,12 @@ class Admission(Singleton):
     def _cancel(self, entry: Entry | None, code: str) -> None:
         if entry is None:
             return
-        if entry.state in (State.RESERVING, State.QUEUED):
+        if entry.state is State.RESERVING:
+            # It stays until EvaluationCap has answered: a run that is refused is not spent.
+            self._refuse(entry, code)
+        elif entry.state is State.QUEUED:
             del self._ledger[entry.submit.ticket]
-            if entry.state is State.QUEUED:
-                tell(self._slot_queue, Withdraw(entry.submit.ticket))
+            tell(self._slot_queue, Withdraw(entry.submit.ticket))
             self._refuse(entry, code)
         elif entry.state is State.RUNNING and entry.controller is not None:
             tell(entry.controller, Cancel(entry.submit.ticket, code))
@@ -373,7 +382,7 @@ class Admission(Singleton):
         shows when it reads this is what came of everything before it and of nothing after.
         """
         gathering = Gathering(("requests", "caps", "queue"), message.reply)
-        tell(self._caps, Inspect(gathering.part("caps")))
+        tell(self._caps, Inspect(gathering.part("caps"), message.rows))
         tell(self._slot_queue, Inspect(gathering.part("queue"), message.rows))
         gathering.part("requests")(self._snapshot())
 

@@ -20,8 +20,8 @@ class EvaluationCap(Singleton):
                 hand_over(message.reply, self._reserve(message))
             case Release(ticket=ticket):
                 self._caps.release(ticket)
-            case Inspect(reply=reply):
-                hand_over(reply, self._caps.snapshot())
+            case Inspect(reply=reply, rows=rows):
+                hand_over(reply, self._caps.snapshot(rows))
             case _:
                 self.ignore(message)
 

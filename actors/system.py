@@ -28,6 +28,7 @@ from gaoler.actors.messages import (
     Submit,
 )
 from gaoler.actors.policy.caps import Caps
+from gaoler.actors.policy.memory import grading_memory_bytes
 from gaoler.actors.policy.picture import USUAL_ROWS
 from gaoler.actors.policy.slot_policy import SlotPolicy
 from gaoler.actors.policy.slots import ClassRules, QueueRules
@@ -49,6 +50,16 @@ class CapacitySettings(Protocol):
     def grading_runner_concurrency(self) -> int: ...
     @property
     def tasks_memory_bytes(self) -> int: ...
+    @property
+    def memory_limit_bytes(self) -> int: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    @property
+    def tmp_bytes(self) -> int: ...
+    @property
+    def shm_bytes(self) -> int: ...
+    @property
+    def request_output_limit_bytes(self) -> int: ...
     @property
     def aging_ms(self) -> int: ...
     @property
@@ -86,6 +97,7 @@ def queue_rules(settings: CapacitySettings) -> QueueRules:
         grading=ClassRules(settings.queue_limit_grading, settings.queue_allowance_grading_ms),
         slack_ms=settings.runner_ttl_slack_ms,
         teardown_ms=TEARDOWN_MS,
+        grading_memory_bytes=grading_memory_bytes(settings),
     )
 
 

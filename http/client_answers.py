@@ -24,6 +24,8 @@ from gaoler.http.client_errors import (
 )
 from gaoler.http.client_types import Request, Task, tasks_of
 
+_LONGEST_S = 10**9  # whoever says more means never
+
 
 class Stats(msgspec.Struct, frozen=True):
     """What a task used."""
@@ -160,7 +162,7 @@ def _decoded(arrived: Arrived, shape: type[T]) -> T:
         raise refusal(arrived)
     try:
         return msgspec.json.decode(arrived.content, type=shape)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _garbled(arrived, str(error)) from error
 
 
@@ -196,7 +198,7 @@ def refusal(arrived: Arrived) -> RunnerError:
         code=problem.code,
         reason=problem.reason,
         request_id=problem.request_id or headers.get("X-Request-Id"),
-        retry_after_s=int(retry_after) if re.fullmatch("[0-9]{1,9}", retry_after) else None,
+        retry_after_s=_seconds(retry_after),
         queue=_queue(problem.queue),
     )
 
@@ -216,8 +218,15 @@ def _kind(status: int, problem: _Problem) -> type[RunnerError]:
 def _problem(content: bytes) -> _Problem:
     try:
         return msgspec.json.decode(content, type=_Problem)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _Problem()  # a proxy's page
+
+
+def _seconds(retry_after: str) -> int | None:
+    """Whole seconds; a date, which this service never sends and a proxy may, counts as none."""
+    if not re.fullmatch("[0-9]{1,99}", retry_after):
+        return None
+    return min(int(retry_after), _LONGEST_S)
 
 
 def _queue(value: object) -> Queue | None:

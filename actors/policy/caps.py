@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 ATTEMPT_IN_FLIGHT: Final = "attempt_in_flight"
@@ -53,7 +54,7 @@ class Caps:
         attempt = (scope, attempt_id) if attempt_id is not None else None
         if attempt in self._attempts:
             return ATTEMPT_IN_FLIGHT
-        if evaluation is not None and self._evaluations[evaluation] >= self.per_evaluation:
+        if evaluation is not None and self._count(evaluation) >= self.per_evaluation:
             return EVALUATION_CAP
         if evaluation is not None:
             self._evaluations[evaluation] += 1
@@ -61,6 +62,9 @@ class Caps:
             self._attempts.add(attempt)
         self._reserved[ticket] = _Reservation(evaluation, attempt)
         return None
+
+    def _count(self, evaluation: Key) -> int:
+        return self._evaluations.get(evaluation, 0)
 
     def release(self, ticket: str) -> None:
         """Idempotent."""
@@ -74,15 +78,17 @@ class Caps:
             if not self._evaluations[reservation.evaluation]:
                 del self._evaluations[reservation.evaluation]
 
-    def snapshot(self) -> dict[str, object]:
-        """`per_evaluation`, `evaluations` with their counts, and the number of `attempts`."""
+    def snapshot(self, rows: int) -> dict[str, object]:
+        """`per_evaluation`; the first `rows` of `evaluations` and how many there are; the
+        number of `attempts`.
+        """
         return {
             "per_evaluation": self.per_evaluation,
             "evaluations": [
                 {"evaluation_id": name, "key_id": scope, "requests": count}
-                for (scope, name), count in self._evaluations.items()
-                if count
+                for (scope, name), count in islice(self._evaluations.items(), rows)
             ],
+            "evaluations_total": len(self._evaluations),
             "attempts": len(self._attempts),
         }
 

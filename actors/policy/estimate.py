@@ -15,11 +15,6 @@ from gaoler.actors.policy.line import Waiting
 from gaoler.actors.policy.slots import GRADING, NS_PER_MS, Room, SlotRequest
 
 
-def grading_goes_first(grading: Waiting, interactive: Waiting, aging_ms: int, now_ns: int) -> bool:
-    """The rule of aging: whether this grading request goes before that interactive head."""
-    return aged(grading, aging_ms, now_ns) and not interactive.passed
-
-
 def aged(grading: Waiting, aging_ms: int, now_ns: int) -> bool:
     return now_ns >= grading.since_ns + aging_ms * NS_PER_MS
 
@@ -46,26 +41,36 @@ class Forecast:
         interactive: Iterable[Waiting],
         grading: Iterable[Waiting],
         aging_ms: int,
+        passed: bool,
     ) -> None:
         """`running`: (deadline_ns, what it gives back then); one that has passed counts as now.
+
+        `passed`: it is an interactive one's turn, however old a grading one is.
 
         `interactive`, `grading`: those who wait, in the order of arrival.
         """
         self._now_ns = now_ns
         self._slots, self._memory = free.slots, free.memory_bytes
         self._below_ceiling = free.grading_slots
-        # (when, slots, memory, slots of grading)
+        self._memory_below_ceiling = free.grading_memory_bytes
+        # (when, slots, memory, those of grading)
         self._endings = [
-            (max(end_ns, now_ns), room.slots, room.memory_bytes, room.grading_slots)
+            (
+                max(end_ns, now_ns),
+                room.slots,
+                room.memory_bytes,
+                room.grading_slots,
+                room.grading_memory_bytes,
+            )
             for end_ns, room in running
         ]
         heapq.heapify(self._endings)
         self._interactive, self._grading = iter(interactive), iter(grading)
         self._aging_ms = aging_ms
-        self._passed = False  # the interactive head has been passed in the forecast
+        self._passed = passed
 
-    def starts(self, count: int) -> list[Expected]:
-        """The first `count`, in the order in which they start.
+    def starts(self, count: int, until: str | None = None) -> list[Expected]:
+        """The first `count`, in the order in which they start; no further than ticket `until`.
 
         What would not fit even after all others (memory in quarantine) gets the last instant
         that is known.
@@ -82,30 +87,40 @@ class Forecast:
                 chosen = interactive or grading
                 assert chosen is not None
             expected.append(Expected(chosen, self._now_ns))
+            if chosen.request.ticket == until:
+                break
             if chosen is interactive:
                 interactive, self._passed = next(self._interactive, None), False
             else:
-                grading, self._passed = next(self._grading, None), interactive is not None
+                grading = next(self._grading, None)
+                self._passed = self._passed or interactive is not None
         return expected
 
     def _chosen(self, interactive: Waiting | None, grading: Waiting | None) -> Waiting | None:
-        if grading is not None and grading.request.slots > self._below_ceiling:
-            grading = None  # its class's ceiling holds it back
+        if grading is not None and self._held_back(grading.request):
+            grading = None
         if interactive is None or grading is None:
             return interactive or grading
-        first = grading_goes_first(grading, interactive, self._aging_ms, self._now_ns)
-        return grading if first and not self._passed else interactive
+        first = aged(grading, self._aging_ms, self._now_ns) and not self._passed
+        return grading if first else interactive
+
+    def _held_back(self, request: SlotRequest) -> bool:
+        return (
+            request.slots > self._below_ceiling or request.memory_bytes > self._memory_below_ceiling
+        )
 
     def _fits(self, request: SlotRequest) -> bool:
         return request.slots <= self._slots and request.memory_bytes <= self._memory
 
     def _start(self, request: SlotRequest) -> None:
         grading_slots = request.slots if request.priority == GRADING else 0
+        grading_memory = request.memory_bytes if request.priority == GRADING else 0
         self._slots -= request.slots
         self._memory -= request.memory_bytes
         self._below_ceiling -= grading_slots
+        self._memory_below_ceiling -= grading_memory
         end_ns = self._now_ns + request.budget_ms * NS_PER_MS
-        ending = (end_ns, request.slots, request.memory_bytes, grading_slots)
+        ending = (end_ns, request.slots, request.memory_bytes, grading_slots, grading_memory)
         heapq.heappush(self._endings, ending)
 
     def _pass_time(self, interactive: Waiting | None, grading: Waiting | None) -> bool:
@@ -117,10 +132,11 @@ class Forecast:
                 return True
         if not self._endings:
             return False
-        self._now_ns, slots, memory_bytes, grading_slots = heapq.heappop(self._endings)
+        self._now_ns, slots, memory, grading_slots, grading_memory = heapq.heappop(self._endings)
         self._slots += slots
-        self._memory += memory_bytes
+        self._memory += memory
         self._below_ceiling += grading_slots
+        self._memory_below_ceiling += grading_memory
         return True
 
 

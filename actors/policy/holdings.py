@@ -25,6 +25,7 @@ class Held:
             whole.slots if self.slots else 0,
             whole.memory_bytes if self.memory else 0,
             whole.grading_slots if self.slots else 0,
+            whole.grading_memory_bytes if self.memory else 0,
         )
 
     @property
@@ -80,15 +81,20 @@ class Holdings:
         is in quarantine, which ends nobody knows when.
         """
         free, at_ns = self.free, now_ns
-        if free.holds(need):
-            return at_ns
-        running = [held for held in self if held.slots]
-        for held in sorted(running, key=self.end_ns):
+        running = sorted((held for held in self if held.slots), key=self.end_ns)
+        for held in running:
+            if free.holds(need):
+                break
             free = free.plus(held.room)
             at_ns = max(at_ns, self.end_ns(held))
-            if free.holds(need):
-                return at_ns
-        return None
+        return at_ns if free.holds(need) else None
+
+    def free_by_deadline_ns(self, need: Room, now_ns: int) -> int:
+        """As `free_at_ns`, but when it may be expected; the last deadline where it never is."""
+        at_ns = self.free_at_ns(need, now_ns)
+        if at_ns is None:
+            at_ns = max((self.end_ns(held) for held in self if held.slots), default=now_ns)
+        return max(now_ns, at_ns - self._after_deadline_ns) if at_ns > now_ns else now_ns
 
     def last_budget_ms(self, until_ns: int | None, now_ns: int) -> int | None:
         """The longest budget that, granted now, is over by `until_ns` whatever happens.

@@ -24,7 +24,6 @@ class Waiting:
 
     request: SlotRequest
     since_ns: int
-    passed: bool = False  # an aged grading request went before it while it was the head
 
 
 class Line:

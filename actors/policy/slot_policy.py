@@ -6,19 +6,21 @@ and returns what was decided (`Grant`, `Refuse`), never more than the caller has
 The order:
 
 1. Interactive goes before grading; within a class first come, first served.
-2. A grading request that has waited `aging_ms` goes before the interactive head, unless that
-   head has been passed by one already.
+2. A grading request that has waited `aging_ms` goes before the interactive head, but only one
+   between two interactive ones: after it, it is an interactive one's turn, whoever that is by
+   then, so that neither aging nor a flood can shut them out.
 3. A grading request that its class's ceiling holds back stands in nobody's way.
 4. Who is first by these rules and does not fit is *the head*.  When it becomes the head, the
    running requests' ends promise it a start.  Until then others may go before it only where
    they are over by that start whatever happens: budget, slack and teardown (*backfilling*).
-   Interactive ones first, in the order of arrival.
+   Interactive ones first, in the order of arrival.  A first of the other class that was
+   promised a start before keeps that promise as well, as long as it waits.
 5. Grading requests that go before the first of their class also leave it its place below the
    ceiling: they take none of the slots that it needs there, or have given them back by the
    time at which the running grading requests' ends would let it go.
 
-A promise holds for as long as the request is the head.  Rules 1 and 2 may put another one
-before it; it is the head anew after that, with a new promise.
+A promise ends when another one is served before it by rules 1 or 2; when it is the head
+again after that, it has a new one.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from gaoler.actors.policy.estimate import Expected, Forecast, aged, grading_goes_first
+from gaoler.actors.policy.estimate import Expected, Forecast, aged
 from gaoler.actors.policy.holdings import Holdings
 from gaoler.actors.policy.line import NOBODY, Line, Waiting
 from gaoler.actors.policy.slots import (
@@ -44,7 +46,7 @@ from gaoler.actors.policy.timetable import Timetable
 
 # How far the estimate for a refused request plays the queue forward, in requests; for the rest
 # of the line it divides their time by the slots.
-FORESEEN = 32
+FORESEEN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,10 @@ class SlotPolicy:
         self.lines: dict[str, Line] = {INTERACTIVE: Line(), GRADING: Line()}
         self.counters: Counter[str] = Counter()
         self._expiries: Timetable[Waiting] = Timetable()
-        self._promise: Promise | None = None  # to the head
+        # To the first of each class that was the head.
+        self._promises: dict[str, Promise | None] = {INTERACTIVE: None, GRADING: None}
         self._below_ceiling: Promise | None = None  # to a first of grading that it holds back
+        self._passed = False  # it is an interactive one's turn
         self._settled_ns = 0  # when `_settle` last ran; for `check`
 
     # --- what can happen ------------------------------------------------------------------
@@ -86,7 +90,8 @@ class SlotPolicy:
         self._add(request, now_ns)
         decisions += self._grant_all(now_ns)
         if (cause := self._may_not_wait(request)) is not None:
-            decisions.append(self._turn_away(request, cause, now_ns))
+            expected = self.expected(now_ns, FORESEEN, until=request.ticket)
+            decisions.append(self._turn_away(request, cause, expected, now_ns))
             # it may have been the head, and have kept others from going
             decisions += self._grant_all(now_ns)
         return decisions
@@ -132,11 +137,15 @@ class SlotPolicy:
 
     def promise_to(self, ticket: str) -> Promise | None:
         """What was promised to the request as the head, None where it is not the head."""
-        promise = self._promise
-        return promise if promise is not None and promise.ticket == ticket else None
+        for promise in self._promises.values():
+            if promise is not None and promise.ticket == ticket:
+                return promise
+        return None
 
-    def expected(self, now_ns: int, count: int) -> list[Expected]:
-        """The first `count` that may expect to start, in the order in which they may."""
+    def expected(self, now_ns: int, count: int, until: str | None = None) -> list[Expected]:
+        """The first `count` that may expect to start, in the order in which they may; no
+        further than the ticket `until`.
+        """
         # memory in quarantine comes back nobody knows when, so it is not counted on
         running = [(held.deadline_ns, held.room) for held in self.holdings if held.slots]
         return Forecast(
@@ -146,7 +155,8 @@ class SlotPolicy:
             self.lines[INTERACTIVE],
             self.lines[GRADING],
             self.rules.aging_ms,
-        ).starts(count)
+            self._passed,
+        ).starts(count, until)
 
     def check(self) -> None:
         """Raise AssertionError where an invariant does not hold."""
@@ -168,8 +178,12 @@ class SlotPolicy:
         """Let go who has waited too long, then serve whoever can be served."""
         self._settled_ns = now_ns
         expired = [waiting.request for _, waiting in self._expiries.pop_due(now_ns)]
+        if not expired:
+            return self._grant_all(now_ns)
+        # One forecast for all of them: thousands may come to their end at the same instant.
+        expected = self.expected(now_ns, FORESEEN)
         refusals: list[Decision] = [
-            self._turn_away(request, "expired", now_ns) for request in expired
+            self._turn_away(request, "expired", expected, now_ns) for request in expired
         ]
         return refusals + self._grant_all(now_ns)
 
@@ -184,7 +198,7 @@ class SlotPolicy:
         """Who may go now, if anybody."""
         first = self._first(now_ns)
         if first is not None and self._fits(first):
-            self._promise = None  # whoever was the head, somebody else is first
+            self._promises = dict.fromkeys(self.lines)  # it is served before whoever had one
             self._note_passing(first)
             return first
         self._note_promises(first, now_ns)
@@ -201,49 +215,54 @@ class SlotPolicy:
             grading = None
         if interactive is None or grading is None:
             return interactive or grading
-        if grading_goes_first(grading, interactive, self.rules.aging_ms, now_ns):
-            return grading
-        return interactive
+        return grading if self.aged(grading, now_ns) and not self._passed else interactive
 
     def _held_back(self, grading: Waiting) -> bool:
         """Whether the ceiling of its class keeps it from going, whatever else is free."""
-        return grading.request.slots > self.holdings.free.grading_slots
+        return not grading.request.room.below_ceiling(self.holdings.free)
 
     def _fits(self, waiting: Waiting) -> bool:
         return self.holdings.free.holds(waiting.request.room)
 
     def _note_passing(self, first: Waiting) -> None:
-        interactive = self.lines[INTERACTIVE].head()
-        if first.request.priority == GRADING and interactive is not None:
-            interactive.passed = True
+        if first.request.priority == INTERACTIVE:
+            self._passed = False
+        elif self.lines[INTERACTIVE]:
+            self._passed = True
 
     # --- backfilling ----------------------------------------------------------------------
 
     def _note_promises(self, head: Waiting | None, now_ns: int) -> None:
         """Rule 4's promise to the head, and rule 5's to a first of grading that is held back."""
-        need = None if head is None else head.request.room
-        self._promise = self._kept(self._promise, head, need, now_ns)
+        for priority, line in self.lines.items():
+            first = line.head()
+            promise = self._kept(self._promises[priority], first)
+            if promise is None and head is not None and first is head:
+                promise = self._promised(head, head.request.room, now_ns)
+            self._promises[priority] = promise
         grading = self.lines[GRADING].head()
-        if grading is not None and not self._held_back(grading):
-            grading = None
-        need = None if grading is None else Room(0, 0, grading.request.slots)
-        self._below_ceiling = self._kept(self._below_ceiling, grading, need, now_ns)
+        if grading is None or not self._held_back(grading):
+            self._below_ceiling = None
+        elif (kept := self._kept(self._below_ceiling, grading)) is not None:
+            self._below_ceiling = kept
+        else:
+            room = grading.request.room
+            need = Room(0, 0, room.grading_slots, room.grading_memory_bytes)
+            self._below_ceiling = self._promised(grading, need, now_ns)
 
-    def _kept(
-        self, promise: Promise | None, waiting: Waiting | None, need: Room | None, now_ns: int
-    ) -> Promise | None:
-        """The promise that was made to the same request before, else a new one."""
-        if waiting is None or need is None:
+    def _kept(self, promise: Promise | None, waiting: Waiting | None) -> Promise | None:
+        """The promise, where it was made to this request and says an instant."""
+        if promise is None or waiting is None or promise.start_ns is None:
             return None
-        ticket = waiting.request.ticket
-        if promise is not None and promise.ticket == ticket and promise.start_ns is not None:
-            return promise
-        return Promise(ticket, self.holdings.free_at_ns(need, now_ns))
+        return promise if promise.ticket == waiting.request.ticket else None
+
+    def _promised(self, waiting: Waiting, need: Room, now_ns: int) -> Promise:
+        return Promise(waiting.request.ticket, self.holdings.free_at_ns(need, now_ns))
 
     def _overtaker(self, head: Waiting | None, now_ns: int) -> Waiting | None:
         """Who may go before the head, or before a first of grading that is held back."""
         free = self.holdings.free
-        most_ms = self._most_budget_ms(self._promise, now_ns)
+        most_ms = min(self._most_budget_ms(each, now_ns) for each in self._promises.values())
         if head is not None:
             interactive = self.lines[INTERACTIVE].first_within(free, most_ms)
             if interactive is not None:
@@ -255,17 +274,17 @@ class SlotPolicy:
         first = line.head()
         if first is None:
             return None
-        free = self.holdings.free
-        spare_slots = free.grading_slots
+        spare = self.holdings.free
         if self._held_back(first):
             most_ms = min(most_ms, self._most_budget_ms(self._below_ceiling, now_ns))
         elif self._fits(first) and first.request.budget_ms <= most_ms:
             return first
-        else:
-            spare_slots -= first.request.slots
-        return line.first_within(
-            Room(min(free.slots, spare_slots), free.memory_bytes, spare_slots), most_ms
-        )
+        else:  # its place below the ceiling is not for others
+            room = first.request.room
+            spare = spare.minus(Room(0, 0, room.grading_slots, room.grading_memory_bytes))
+        slots = min(spare.slots, spare.grading_slots)
+        memory_bytes = min(spare.memory_bytes, spare.grading_memory_bytes)
+        return line.first_within(Room(slots, memory_bytes), most_ms)
 
     def _most_budget_ms(self, promise: Promise | None, now_ns: int) -> int:
         """The longest budget of a request that may go before the one with the promise."""
@@ -301,30 +320,40 @@ class SlotPolicy:
         self.lines[request.priority].remove(request.ticket)
         self._expiries.forget(request.ticket)
 
-    def _turn_away(self, request: SlotRequest, cause: str, now_ns: int) -> Refuse:
+    def _turn_away(
+        self, request: SlotRequest, cause: str, expected: list[Expected], now_ns: int
+    ) -> Refuse:
         """Forget a waiting request, and say how things stood for it."""
         line = self.lines[request.priority]
         # One whose time is up has come before all others; one that may not wait came last.
         position = 1 if cause == "expired" else len(line)
-        eta_ms = self._eta_ms(request, now_ns)
+        eta_ms = self._eta_ms(request, position, expected, now_ns)
         self._remove(request)
         return self._refused(Refuse(request.ticket, cause, len(line), position, eta_ms))
 
-    def _eta_ms(self, request: SlotRequest, now_ns: int) -> int:
+    def _eta_ms(
+        self, request: SlotRequest, position: int, expected: list[Expected], now_ns: int
+    ) -> int:
         """How long until a request at one end of its line may expect its slots."""
-        expected = self.expected(now_ns, FORESEEN)
         mine = [each for each in expected if each.waiting.request.priority == request.priority]
         for each in mine:
             if each.waiting.request.ticket == request.ticket:
                 return (each.start_ns - now_ns) // NS_PER_MS
-        # The rest of its line, on all slots that its class may have.
+        # Beyond what is foreseen: not before the last of those, nor before its class's ceiling
+        # lets it go.  Before the last of a line goes the rest of it, on all slots of its class.
         foreseen = [each.waiting.request for each in mine] + [request]
         rest_ms = self.lines[request.priority].slot_ms
         rest_ms -= sum(each.slots * each.budget_ms for each in foreseen)
         room = self.rules.room
         slots = room.grading_slots if request.priority == GRADING else room.slots
-        last_ns = (mine or expected)[-1].start_ns
-        return (last_ns - now_ns) // NS_PER_MS + rest_ms // slots
+        last_ns = max(expected[-1].start_ns, self._below_ceiling_ns(request, now_ns))
+        return (last_ns - now_ns) // NS_PER_MS + (rest_ms // slots if position > 1 else 0)
+
+    def _below_ceiling_ns(self, request: SlotRequest, now_ns: int) -> int:
+        """When the running grading requests' deadlines leave it a place below the ceiling."""
+        room = request.room
+        need = Room(0, 0, room.grading_slots, room.grading_memory_bytes)
+        return self.holdings.free_by_deadline_ns(need, now_ns)
 
     def _refused(self, refusal: Refuse) -> Refuse:
         self.counters[refusal.cause] += 1

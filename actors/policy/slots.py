@@ -17,13 +17,22 @@ class Room:
 
     slots: int
     memory_bytes: int
-    grading_slots: int = 0  # those of the slots that count against the grading class's ceiling
+    # Those of them that count against the grading class's ceiling.
+    grading_slots: int = 0
+    grading_memory_bytes: int = 0
 
     def holds(self, other: Room) -> bool:
         return (
             other.slots <= self.slots
             and other.memory_bytes <= self.memory_bytes
-            and other.grading_slots <= self.grading_slots
+            and other.below_ceiling(self)
+        )
+
+    def below_ceiling(self, of: Room) -> bool:
+        """Whether the ceiling of the grading class lets this through."""
+        return (
+            self.grading_slots <= of.grading_slots
+            and self.grading_memory_bytes <= of.grading_memory_bytes
         )
 
     def plus(self, other: Room) -> Room:
@@ -31,6 +40,7 @@ class Room:
             self.slots + other.slots,
             self.memory_bytes + other.memory_bytes,
             self.grading_slots + other.grading_slots,
+            self.grading_memory_bytes + other.grading_memory_bytes,
         )
 
     def minus(self, other: Room) -> Room:
@@ -38,6 +48,7 @@ class Room:
             self.slots - other.slots,
             self.memory_bytes - other.memory_bytes,
             self.grading_slots - other.grading_slots,
+            self.grading_memory_bytes - other.grading_memory_bytes,
         )
 
 
@@ -61,11 +72,16 @@ class QueueRules:
     grading: ClassRules
     slack_ms: int = 0  # RUNNER_TTL_SLACK_MS: how long past its deadline a request is left alone
     teardown_ms: int = 0  # how long after that its slots are back at the latest
+    grading_memory_bytes: int | None = None  # what grading may hold of the memory; None: all
 
     @property
     def room(self) -> Room:
         """All that there is."""
-        return Room(self.slots, self.memory_bytes, min(self.slots, self.grading_slots))
+        grading_memory_bytes = self.memory_bytes
+        if self.grading_memory_bytes is not None:
+            grading_memory_bytes = min(grading_memory_bytes, self.grading_memory_bytes)
+        grading_slots = min(self.slots, self.grading_slots)
+        return Room(self.slots, self.memory_bytes, grading_slots, grading_memory_bytes)
 
     def of(self, priority: str) -> ClassRules:
         return self.grading if priority == GRADING else self.interactive
@@ -86,8 +102,9 @@ class SlotRequest:
 
     @property
     def room(self) -> Room:
-        grading_slots = self.slots if self.priority == GRADING else 0
-        return Room(self.slots, self.memory_bytes, grading_slots)
+        if self.priority == GRADING:
+            return Room(self.slots, self.memory_bytes, self.slots, self.memory_bytes)
+        return Room(self.slots, self.memory_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,11 @@ class Capacity:
     queue_allowance_grading_ms: int = 60_000
     runner_ttl_slack_ms: int = 2_000
     runner_runs_per_evaluation: int = 4
+    memory_limit_bytes: int = 512 * 1024**2
+    workspace_bytes: int = 128 * 1024**2
+    tmp_bytes: int = 64 * 1024**2
+    shm_bytes: int = 64 * 1024**2
+    request_output_limit_bytes: int = 16 * 1024**2
     subject_runs_per_minute: int = 0
     subject_tries_per_minute: int = 10
 

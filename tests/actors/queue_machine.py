@@ -8,6 +8,7 @@ the account says is next.  On top of that the promises are held that the rules a
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
@@ -20,6 +21,18 @@ from gaoler.actors.policy.slots import ClassRules, Decision, Grant, QueueRules, 
 MS = 1_000_000
 AGING_MS = 50
 SLACK_MS, TEARDOWN_MS = 3, 7
+
+
+CLASSES = ("interactive", "grading")
+MOST = 10**18
+
+Amount = tuple[int, int, int, int]  # slots, memory, and those of them below grading's ceiling
+
+
+def amount(request: SlotRequest) -> Amount:
+    grading = request.priority == "grading"
+    slots, memory = request.slots, request.memory_bytes
+    return slots, memory, slots * grading, memory * grading
 
 
 @dataclass
@@ -46,83 +59,80 @@ class Account:
     waiting: dict[str, SlotRequest] = field(default_factory=dict)  # in the order of arrival
     since_ns: dict[str, int] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
-    passed: set[str] = field(default_factory=set)
+    passed: bool = False  # a grading one went first, and no interactive one since
     head: str | None = None
-    promise_ns: int | None = None  # to the head
+    promises: dict[str, int | None] = field(default_factory=dict)  # by ticket
     held_back: str | None = None
     opens_ns: int | None = None  # for the one that is held back
 
     def line(self, priority: str) -> list[SlotRequest]:
         return [each for each in self.waiting.values() if each.priority == priority]
 
-    def free(self) -> tuple[int, int, int]:
-        """Slots, memory, and slots below the grading class's ceiling."""
-        slots = [run.request.slots for run in self.runs.values() if run.slots]
-        grading = [
-            run.request.slots
-            for run in self.runs.values()
-            if run.slots and run.request.priority == "grading"
-        ]
-        memory = [run.request.memory_bytes for run in self.runs.values() if run.memory]
-        return (
-            self.rules.slots - sum(slots),
-            self.rules.memory_bytes - sum(memory),
-            min(self.rules.slots, self.rules.grading_slots) - sum(grading),
-        )
+    def free(self, but: Collection[str] = ()) -> Amount:
+        """What is left, were the slots and memory of `but` back as well."""
+        rules = self.rules
+        left = [rules.slots, rules.memory_bytes, min(rules.slots, rules.grading_slots), MOST]
+        if rules.grading_memory_bytes is not None:
+            left[3] = min(rules.memory_bytes, rules.grading_memory_bytes)
+        for ticket, run in self.runs.items():
+            if ticket not in but:
+                held = amount(run.request)
+                kept = (run.slots, run.memory, run.slots, run.memory)
+                left = [a - b * k for a, b, k in zip(left, held, kept, strict=True)]
+        return left[0], left[1], left[2], left[3]
 
-    def fits(self, request: SlotRequest) -> bool:
-        slots, memory, below_ceiling = self.free()
-        if request.priority == "grading" and request.slots > below_ceiling:
-            return False
-        return request.slots <= slots and request.memory_bytes <= memory
+    def fits(self, request: SlotRequest, but: Collection[str] = ()) -> bool:
+        return all(map(operator.le, amount(request), self.free(but)))
+
+    def below_ceiling(self, request: SlotRequest, but: Collection[str] = ()) -> bool:
+        return all(map(operator.le, amount(request)[2:], self.free(but)[2:]))
 
     def first(self) -> SlotRequest | None:
         """Rules 1 to 3."""
         interactive, grading = self.line("interactive")[:1], self.line("grading")[:1]
-        if grading and grading[0].slots > self.free()[2]:
+        if grading and not self.below_ceiling(grading[0]):
             grading = []
         if not (interactive and grading):
             return next(iter(interactive + grading), None)
         aged = self.now_ns >= self.since_ns[grading[0].ticket] + AGING_MS * MS
-        return (grading if aged and interactive[0].ticket not in self.passed else interactive)[0]
+        return (grading if aged and not self.passed else interactive)[0]
 
     def look(self) -> None:
         """Note who has become the head, and what it is promised."""
+        firsts = [line[0].ticket for line in map(self.line, CLASSES) if line]
+        self.promises = {t: ns for t, ns in self.promises.items() if t in firsts}
         first = self.first()
-        if first is None or self.fits(first):
-            self.head, self.promise_ns = None, None
-        elif first.ticket != self.head or self.promise_ns is None:
-            self.head, self.promise_ns = first.ticket, self.free_at_ns(first)
-            longest_ms = max((run.request.budget_ms for run in self.runs.values()), default=0)
-            most_ns = self.now_ns + (longest_ms + SLACK_MS + TEARDOWN_MS) * MS
-            assert self.promise_ns is None or self.promise_ns <= most_ns, "more than the longest"
+        self.head = None
+        if first is not None and not self.fits(first):
+            self.head = first.ticket
+            if self.promises.get(first.ticket) is None:
+                self.promise(first)
         grading = self.line("grading")[:1]
-        if not grading or grading[0].slots <= self.free()[2]:
+        if not grading or self.below_ceiling(grading[0]):
             self.held_back, self.opens_ns = None, None
         elif grading[0].ticket != self.held_back:
-            self.held_back, self.opens_ns = grading[0].ticket, self.opens_at_ns(grading[0])
+            self.held_back = grading[0].ticket
+            self.opens_ns = self.when(lambda but: self.below_ceiling(grading[0], but))
 
-    def free_at_ns(self, request: SlotRequest) -> int | None:
-        slots, memory, below_ceiling = self.free()
-        for run in sorted(self.runs.values(), key=lambda run: run.end_ns):
-            if run.slots:
-                slots += run.request.slots
-                memory += run.request.memory_bytes if run.memory else 0
-                below_ceiling += run.request.slots if run.request.priority == "grading" else 0
-            needs_ceiling = request.slots if request.priority == "grading" else 0
-            wants = (request.slots, request.memory_bytes, needs_ceiling)
-            if all(map(operator.le, wants, (slots, memory, below_ceiling))):
-                return max(run.end_ns, self.now_ns)
+    def promise(self, head: SlotRequest) -> None:
+        start_ns = self.promises[head.ticket] = self.when(lambda but: self.fits(head, but))
+        longest_ms = max((run.request.budget_ms for run in self.runs.values()), default=0)
+        most_ns = self.now_ns + (longest_ms + SLACK_MS + TEARDOWN_MS) * MS
+        assert start_ns is None or start_ns <= most_ns, "more than the longest"
+
+    def when(self, there_is: Callable[[list[str]], bool]) -> int | None:
+        """When enough is over, whatever happens; None where it never is."""
+        over: list[str] = []
+        running = [ticket for ticket, run in self.runs.items() if run.slots]
+        for ticket in sorted(running, key=lambda ticket: self.runs[ticket].end_ns):
+            over.append(ticket)
+            if there_is(over):
+                return max(self.runs[ticket].end_ns, self.now_ns)
         return None
 
-    def opens_at_ns(self, request: SlotRequest) -> int | None:
-        below_ceiling = self.free()[2]
-        for run in sorted(self.runs.values(), key=lambda run: run.end_ns):
-            if run.slots and run.request.priority == "grading":
-                below_ceiling += run.request.slots
-            if request.slots <= below_ceiling:
-                return max(run.end_ns, self.now_ns)
-        return None
+    def promised_ns(self) -> int | None:
+        """By when whoever goes out of turn must be over."""
+        return min((ns for ns in self.promises.values() if ns is not None), default=None)
 
     def next(self) -> SlotRequest | None:
         """Who must be served now: who is first, else the first who may go before the head."""
@@ -137,22 +147,25 @@ class Account:
         end_ns = self.now_ns + (request.budget_ms + SLACK_MS + TEARDOWN_MS) * MS
         if not self.fits(request):
             return False
-        if self.promise_ns is not None and end_ns > self.promise_ns:
+        promised_ns = self.promised_ns()
+        if promised_ns is not None and end_ns > promised_ns:
             return False
         if request.priority == "interactive" or request == self.line("grading")[0]:
             return True
         oldest = self.line("grading")[0]
         if oldest.ticket == self.held_back:
             return self.opens_ns is not None and end_ns <= self.opens_ns
-        return oldest.slots <= self.free()[2] - request.slots
+        both = zip(amount(oldest)[2:], amount(request)[2:], self.free()[2:], strict=True)
+        return all(mine + theirs <= left for mine, theirs, left in both)
 
     def grant(self, request: SlotRequest) -> None:
-        interactive = self.line("interactive")[:1]
         if request == self.first():
-            if request.priority == "grading" and interactive:
-                assert interactive[0].ticket not in self.passed, "a head was passed twice"
-                self.passed.add(interactive[0].ticket)
-            self.head, self.promise_ns = None, None
+            if request.priority == "interactive":
+                self.passed = False
+            elif self.line("interactive"):
+                assert not self.passed, "an interactive head was passed twice"
+                self.passed = True
+            self.promises = {}
         self.forget(request.ticket)
         self.runs[request.ticket] = Run(request, self.now_ns)
 
@@ -174,9 +187,12 @@ class QueueMachine(RuleBasedStateMachine):
         slots=st.sampled_from([1, 2, 2, 3, 4]),
         memory=st.sampled_from([8, 8, 4, 2]),
         grading_slots=st.sampled_from([1, 1, 2, 3]),
+        spared=st.sampled_from([0, 0, 1, 4]),
         limits=st.sampled_from([(6, 6), (6, 6), (6, 6), (1, 2), (2, 0), (0, 1)]),
     )
-    def begin(self, slots: int, memory: int, grading_slots: int, limits: tuple[int, int]) -> None:
+    def begin(
+        self, slots: int, memory: int, grading_slots: int, spared: int, limits: tuple[int, int]
+    ) -> None:
         rules = QueueRules(
             slots=slots,
             memory_bytes=memory,
@@ -186,6 +202,7 @@ class QueueMachine(RuleBasedStateMachine):
             grading=ClassRules(limits[1], allowance_ms=400),
             slack_ms=SLACK_MS,
             teardown_ms=TEARDOWN_MS,
+            grading_memory_bytes=max(1, memory - spared),
         )
         self.account = Account(rules)
         self.policy = self.policy_class(rules)
@@ -261,8 +278,9 @@ class QueueMachine(RuleBasedStateMachine):
         for ticket, request in account.waiting.items():
             allowance_ns = account.rules.of(request.priority).allowance_ms * MS
             assert account.now_ns < account.since_ns[ticket] + allowance_ns, "out of allowance"
-        if account.promise_ns is not None and not self.quarantine():
-            assert account.now_ns <= account.promise_ns, "the head is past its promise"
+        promised_ns = account.promised_ns()
+        if promised_ns is not None and not self.quarantine():
+            assert account.now_ns <= promised_ns, "a head is past its promise"
 
     def teardown(self) -> None:
         """Once everything is given back, nobody waits."""
@@ -330,7 +348,4 @@ class QueueMachine(RuleBasedStateMachine):
             case "queue_full":
                 assert len(account.line(request.priority)) >= class_rules.queue_limit
             case _:
-                most = account.rules.grading_slots if request.priority == "grading" else 99
-                most_slots = min(account.rules.slots, most)
-                too_wide = request.slots > most_slots
-                assert too_wide or request.memory_bytes > account.rules.memory_bytes
+                assert not account.fits(request, account.runs.keys())

@@ -103,7 +103,12 @@ def test_cap_and_attempt_are_given_back_on_every_way_out(
         else:
             service.system.cancel(client.ticket)
         client.refusal()
-    assert caps(service) == {"per_evaluation": 1, "evaluations": [], "attempts": 0}
+    assert caps(service) == {
+        "per_evaluation": 1,
+        "evaluations": [],
+        "evaluations_total": 0,
+        "attempts": 0,
+    }
     mine().answer()
 
 
@@ -142,6 +147,28 @@ def test_a_refusal_by_the_cap_spends_no_run_of_the_subject_and_every_try(
     spent = service.submit(subject="ann").refusal()
     assert (spent.code, spent.retry_after_s) == ("rate_limited", 30)
     service.submit(subject="bob").answer()
+
+
+def test_a_hang_up_while_it_reserves_spends_no_run_that_the_caps_would_refuse(
+    start_service: Callable[..., Service],
+) -> None:
+    """Pins: the token of a request that left before its refusal was never handed back."""
+    service = start_service(subject_runs_per_minute=2)
+    service.sandbox.script("held", Held())
+    holder = service.submit(WIDE, attempt_id="7")
+    run = service.sandbox.run(0)
+    for _ in range(4):
+        with service.held(EvaluationCap):
+            client = service.submit(attempt_id="7", subject="bob")
+            service.system.cancel(client.ticket)
+            assert client.refusal().code == "cancelled"
+        service.settle()
+    run.complete()
+    holder.answer()
+    for _ in range(2):
+        service.submit(subject="bob").answer()
+    assert service.submit(subject="bob").refusal().code == "rate_limited"
+    assert service.whole_picture()["requests"]["in_flight"]["reserving"] == 0
 
 
 def test_the_one_picture_agrees_with_itself(service: Service) -> None:

@@ -92,14 +92,29 @@ def test_the_snapshot_names_what_is_in_use() -> None:
     caps = Caps(3)
     reserve(caps, "a", attempt="1")
     reserve(caps, "b")
-    assert caps.snapshot() == {
+    assert caps.snapshot(9) == {
         "per_evaluation": 3,
         "evaluations": [{"evaluation_id": "quiz", "key_id": "key", "requests": 2}],
+        "evaluations_total": 1,
         "attempts": 1,
     }
     caps.release("a")
     caps.release("b")
-    assert caps.snapshot() == {"per_evaluation": 3, "evaluations": [], "attempts": 0}
+    assert caps.snapshot(9) == {
+        "per_evaluation": 3,
+        "evaluations": [],
+        "evaluations_total": 0,
+        "attempts": 0,
+    }
+
+
+def test_a_snapshot_shows_so_many_evaluations_and_counts_all() -> None:
+    caps = Caps(3)
+    for number in range(5):
+        reserve(caps, f"t{number}", evaluation=f"e{number}")
+    shown = caps.snapshot(2)
+    assert [row["evaluation_id"] for row in shown["evaluations"]] == ["e0", "e1"]  # type: ignore[attr-defined]
+    assert shown["evaluations_total"] == 5
 
 
 NAMES = st.sampled_from([None, "a", "b"])
@@ -153,8 +168,8 @@ class CapsMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for ticket in self.under_way:
             self.caps.release(ticket)
-        assert self.caps.snapshot()["evaluations"] == []
-        assert self.caps.snapshot()["attempts"] == 0
+        assert self.caps.snapshot(9)["evaluations"] == []
+        assert self.caps.snapshot(9)["attempts"] == 0
 
 
 TestCaps = CapsMachine.TestCase

@@ -28,6 +28,7 @@ def starts_ms(
     running: Iterable[tuple[int, Room]],
     those: Sequence[Waiting],
     now_ms: int = 0,
+    passed: bool = False,
 ) -> dict[str, int]:
     """By ticket, in the order in which they start; `running` in milliseconds."""
     lines = {
@@ -41,6 +42,7 @@ def starts_ms(
         lines[INTERACTIVE],
         lines[GRADING],
         AGING_MS,
+        passed,
     )
     return {each.waiting.request.ticket: each.start_ns // MS for each in forecast.starts(99)}
 
@@ -107,10 +109,20 @@ def test_the_grading_classs_ceiling_is_counted() -> None:
 
 
 def test_a_head_that_was_passed_is_not_passed_again() -> None:
-    head = waiting("a", 300)
-    head.passed = True
-    those = [head, waiting("b", 300), waiting("g", 100, since_ms=-5_000)]
-    assert starts_ms(Room(1, 0, 1), [], those) == {"a": 0, "g": 300, "b": 400}
+    those = [waiting("a", 300), waiting("b", 300), waiting("g", 100, since_ms=-5_000)]
+    assert starts_ms(Room(1, 0, 1), [], those, passed=True) == {"a": 0, "g": 300, "b": 400}
+
+
+def test_nothing_is_played_beyond_the_one_that_is_asked_for() -> None:
+    those = [waiting("a", 300), waiting("b", 300), waiting("c", 300)]
+    forecast = Forecast(0, Room(1, 0), [], those, [], AGING_MS, False)
+    assert [each.waiting.request.ticket for each in forecast.starts(99, until="b")] == ["a", "b"]
+
+
+def test_the_memory_below_the_ceiling_is_counted() -> None:
+    those = [waiting("g", 300, memory_bytes=5), waiting("a", 300, memory_bytes=5)]
+    running = [(200, Room(1, 5, 1, 5))]
+    assert starts_ms(Room(3, 10, 1, 4), running, those) == {"a": 0, "g": 200}
 
 
 @pytest.mark.parametrize(("eta_ms", "seconds"), [(0, 1), (1, 1), (1_000, 1), (1_001, 2)])

@@ -53,9 +53,7 @@ class MemoryIsNotCounted(Unchecked):
 class SlotsAreOversubscribed(Unchecked):
     def _fits(self, waiting: Waiting) -> bool:
         free = self.holdings.free
-        return Room(free.slots + 1, free.memory_bytes, free.grading_slots).holds(
-            waiting.request.room
-        )
+        return free.plus(Room(1, 0)).holds(waiting.request.room)
 
 
 class MemoryIsLost(Unchecked):
@@ -88,7 +86,7 @@ class QuarantineGivesMemoryBack(Unchecked):
 class GradingHasNoCeiling(Unchecked):
     def __init__(self, rules: QueueRules) -> None:
         super().__init__(rules)
-        self.holdings.free = Room(rules.slots, rules.memory_bytes, rules.slots)
+        self.holdings.free = Room(rules.slots, rules.memory_bytes, rules.slots, rules.memory_bytes)
 
 
 class LastComeIsFirstServed(Unchecked):
@@ -128,6 +126,14 @@ class AHeadIsPassedAgainAndAgain(Unchecked):
         pass
 
 
+class ANewHeadIsPassedThoughNobodyWasServed(Unchecked):
+    """Who gives up and comes again would be passed for ever."""
+
+    def withdraw(self, ticket: str, now_ns: int) -> list[Decision]:
+        self._passed = False
+        return super().withdraw(ticket, now_ns)
+
+
 class AHeldBackOneIsInTheWay(Unchecked):
     def _first(self, now_ns: int) -> Waiting | None:
         grading = self.lines[GRADING].head()
@@ -147,18 +153,28 @@ class EverybodyOvertakes(Unchecked):
 
 
 class ThePromiseIsMadeAnewEachTime(Unchecked):
-    def _kept(
-        self, promise: Promise | None, waiting: Waiting | None, need: Room | None, now_ns: int
-    ) -> Promise | None:
-        return super()._kept(None, waiting, need, now_ns)
+    def _kept(self, promise: Promise | None, waiting: Waiting | None) -> Promise | None:
+        return None
+
+
+class AnotherHeadEndsThePromise(Unchecked):
+    """A grading request that ages, fills the queue's front, and hangs up."""
+
+    def _note_promises(self, head: Waiting | None, now_ns: int) -> None:
+        super()._note_promises(head, now_ns)
+        for priority, promise in self._promises.items():
+            if head is None or (promise is not None and promise.ticket != head.request.ticket):
+                self._promises[priority] = None
 
 
 class ThePromiseOutlivesTheHead(Unchecked):
-    def _next(self, now_ns: int) -> Waiting | None:
-        before = self._promise
-        chosen = super()._next(now_ns)
-        self._promise = before or self._promise
-        return chosen
+    def _kept(self, promise: Promise | None, waiting: Waiting | None) -> Promise | None:
+        return promise if promise is not None and promise.start_ns is not None else None
+
+
+class GradingMemoryHasNoCeiling(Unchecked):
+    def _held_back(self, grading: Waiting) -> bool:
+        return grading.request.slots > self.holdings.free.grading_slots
 
 
 class SlackAndTeardownTakeNoTime(Unchecked):
@@ -179,17 +195,16 @@ class _EndsAtDeadline(Holdings):
 
 class GradingFillsGapsFirst(Unchecked):
     def _overtaker(self, head: Waiting | None, now_ns: int) -> Waiting | None:
-        most_ms = self._most_budget_ms(self._promise, now_ns)
+        most_ms = min(self._most_budget_ms(each, now_ns) for each in self._promises.values())
         return self._grading_overtaker(most_ms, now_ns) or super()._overtaker(head, now_ns)
 
 
 class GapsTakeThePlaceBelowTheCeiling(Unchecked):
     def _grading_overtaker(self, most_ms: int, now_ns: int) -> Waiting | None:
-        return self.lines[GRADING].first_within(self._below_ceiling_room(), most_ms)
-
-    def _below_ceiling_room(self) -> Room:
         free = self.holdings.free
-        return Room(min(free.slots, free.grading_slots), free.memory_bytes)
+        slots = min(free.slots, free.grading_slots)
+        memory_bytes = min(free.memory_bytes, free.grading_memory_bytes)
+        return self.lines[GRADING].first_within(Room(slots, memory_bytes), most_ms)
 
 
 class NobodyExpires(Unchecked):
@@ -223,17 +238,6 @@ class AWithdrawalIsNotLookedAt(Unchecked):
         if waiting is not None:
             self._remove(waiting.request)
         return []
-
-
-class ARefusalIsNotLookedAt(Unchecked):
-    def enqueue(self, request: SlotRequest, now_ns: int) -> list[Decision]:
-        if not self.rules.room.holds(request.room):
-            return super().enqueue(request, now_ns)
-        self._add(request, now_ns)
-        decisions = self._grant_all(now_ns)
-        if (cause := self._may_not_wait(request)) is not None:
-            decisions.append(self._turn_away(request, cause, now_ns))
-        return decisions
 
 
 class WhatNeverFitsWaits(Unchecked):

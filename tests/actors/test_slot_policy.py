@@ -32,6 +32,7 @@ class Queue:
         grading_slots: int = 1,
         limit: int = 64,
         allowances_ms: tuple[int, int] = (20_000, 60_000),
+        grading_memory: int | None = None,
     ) -> None:
         interactive_ms, grading_ms = allowances_ms
         self.policy = SlotPolicy(
@@ -44,6 +45,7 @@ class Queue:
                 ClassRules(limit, grading_ms),
                 slack_ms=SLACK_MS,
                 teardown_ms=TEARDOWN_MS,
+                grading_memory_bytes=grading_memory,
             )
         )
         self.now_ns = 0
@@ -222,6 +224,80 @@ def test_where_memory_is_in_quarantine_nothing_is_promised_and_nobody_waits_for_
     queue.leave("a", memory=False)
     queue.come("large", memory=60)
     assert queue.come("small", memory=10, budget_ms=1_000_000) == grants("small")
+
+
+def test_a_head_that_would_not_wait_ends_nobodys_promise() -> None:
+    """Pins: others were let in against the promise of one that was refused at once."""
+    queue = Queue(slots=4, grading_slots=4)
+    queue.come("a", budget_ms=8_000)
+    queue.come("b", slots=2, budget_ms=25_000)
+    queue.come("gwide", slots=2)
+    promise = queue.policy.promise_to("gwide")
+    queue.come("gnarrow", budget_ms=22_000)
+    assert cause(queue.come("c", slots=4, wait=False)) == "no_slots"
+    assert queue.policy.promise_to("gwide") == promise
+    assert queue.leave("a") == grants("gwide")
+
+
+def test_an_aged_request_that_leaves_ends_nobodys_promise() -> None:
+    """Pins: a wide grading request that aged and hung up moved an interactive head's start."""
+    queue = Queue(slots=4, grading_slots=4)
+    queue.come("a", slots=2, budget_ms=20_000)
+    queue.come("b", budget_ms=60_000)
+    queue.come("gwide", slots=4)
+    queue.come("head", slots=3)
+    promise = queue.policy.promise_to("head")
+    queue.come("narrow", budget_ms=45_000)
+    assert queue.later(AGING_MS) == []  # gwide is the head, and promised more
+    queue.withdraw("gwide")
+    assert queue.policy.promise_to("head") == promise
+    assert queue.leave("a") == grants("head")
+
+
+def test_who_gives_up_and_comes_again_is_not_passed_again() -> None:
+    """Pins: with a grading request always waiting, a wide interactive one never had its turn."""
+    queue = Queue(slots=2, grading_slots=1, allowances_ms=(20_000, 600_000))
+    queue.come("g0", budget_ms=30_000)
+    queue.come("wide0", slots=2)
+    queue.come("g1", budget_ms=30_000)
+    assert cause(queue.later(20_000)) == "expired"
+    queue.come("wide1", slots=2)
+    queue.later(10_000)
+    assert queue.leave("g0") == grants("g1")  # goes before wide1
+    queue.come("g2", budget_ms=30_000)
+    assert cause(queue.later(15_000)) == "expired"
+    queue.come("wide2", slots=2)
+    queue.later(15_000)
+    assert queue.leave("g1") == grants("wide2")
+
+
+def test_grading_never_holds_more_memory_than_its_share() -> None:
+    queue = Queue(slots=3, grading_slots=2, memory_bytes=100, grading_memory=70)
+    assert queue.come("g1", memory=60) == grants("g1")
+    assert queue.come("g2", memory=20) == []
+    queue.later(AGING_MS)
+    assert queue.come("a", memory=30) == grants("a")
+    assert cause(queue.come("g3", memory=71)) == "impossible"
+    assert queue.leave("g1") == grants("g2")
+
+
+def test_an_estimate_counts_the_ceiling_and_no_one_behind() -> None:
+    """Pins: the first of many grading requests was told of hours, a single one of too little."""
+    queue = Queue(slots=8, grading_slots=1, allowances_ms=(1_000_000, 1_000_000))
+    queue.come("g", budget_ms=300_000)
+    for number in range(7):
+        queue.come(f"a{number}", budget_ms=30_000)
+    for number in range(64):
+        queue.come(f"w{number}", budget_ms=30_000)
+    (refusal,) = queue.come("gnow", budget_ms=300_000, wait=False)
+    assert isinstance(refusal, Refuse)
+    assert (refusal.position, refusal.eta_ms) == (1, 300_000)
+    queue.come("gfirst", budget_ms=300_000)
+    for number in range(20):
+        queue.come(f"glater{number}", budget_ms=300_000)
+    (*_, refused) = [each for each in queue.later(1_000_000) if each.ticket == "gfirst"]
+    assert isinstance(refused, Refuse)
+    assert refused.eta_ms < 300_000
 
 
 def test_an_aged_grading_request_goes_before_the_interactive_head_once() -> None:

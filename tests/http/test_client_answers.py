@@ -16,11 +16,19 @@ from gaoler.http.client import (
     Request,
     RequestRefused,
     RunnerBusy,
+    RunnerUnavailable,
     Task,
     Tasks,
     Timing,
 )
-from gaoler.http.client_answers import Arrived, CollectedFile, Result, read_execute, read_health
+from gaoler.http.client_answers import (
+    Arrived,
+    CollectedFile,
+    Result,
+    read_execute,
+    read_health,
+    refusal,
+)
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -153,3 +161,27 @@ def test_an_empty_collected_file_has_empty_bytes_and_a_stored_one_none() -> None
 )
 def test_only_exit_code_0_is_success(outcome: str, code: int | None, succeeded: bool) -> None:
     assert Result(outcome, exit_code=code).succeeded is succeeded
+
+
+def test_an_answer_that_is_nested_without_end_is_garbled() -> None:
+    """Pins: a RecursionError came through, which is no RunnerError."""
+    deep = b"[" * 100_000 + b"]" * 100_000
+    with pytest.raises(AnswerGarbled):
+        read_execute(Arrived(200, {}, b'{"other": ' + deep + b"}"), Request([Task("true")]))
+    error = refusal(Arrived(503, {}, b'{"queue": ' + deep + b"}"))
+    assert isinstance(error, RunnerUnavailable)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("7", 7),
+        ("99999999999", 10**9),
+        ("9" * 5_000, None),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", None),
+    ],
+)
+def test_a_pause_of_whatever_length_is_read(header: str, seconds: int | None) -> None:
+    error = refusal(Arrived(429, httpx.Headers({"Retry-After": header}), b"{}"))
+    assert isinstance(error, RunnerBusy)
+    assert error.retry_after_s == seconds

@@ -104,7 +104,12 @@ def test_a_run_over_the_evaluations_cap_is_busy_and_costs_its_subject_nothing(
     spent = send(service, SHORT, evaluation_id="quiz", subject="fifth")
     assert (spent.status, spent.body["code"]) == (429, "rate_limited")
     assert 1 <= int(spent.headers["retry-after"]) <= 60
-    assert queue(service)["caps"] == {"per_evaluation": 4, "evaluations": [], "attempts": 0}
+    assert queue(service)["caps"] == {
+        "per_evaluation": 4,
+        "evaluations": [],
+        "evaluations_total": 0,
+        "attempts": 0,
+    }
 
 
 def test_every_try_counts_and_an_attempt_is_under_way_once(
@@ -147,6 +152,32 @@ def test_a_flood_of_grading_makes_an_interactive_request_wait_for_one_of_them_at
         assert answer.status == 200
     for each in flood:
         each.result()
+
+
+def test_a_wide_interactive_request_has_its_turn_though_aged_grading_always_waits(
+    start_service: Start, pool: ThreadPoolExecutor
+) -> None:
+    """Pins: each time it came again, another aged one went before it."""
+    allowance_ms = int(stretched(2_000))
+    service = start_service(
+        AGING_MS="0", QUEUE_ALLOWANCE_INTERACTIVE_MS=str(allowance_ms), OVERALL_TIMEOUT_MS="300000"
+    )
+    over = threading.Event()
+
+    def grade() -> None:
+        while not over.is_set():
+            answer = send(service, LOOP, priority="grading", budget_ms=int(stretched(2_600)))
+            assert answer.status == 200, answer
+
+    graders = [pool.submit(grade) for _ in range(3)]
+    waits(service, 2)
+    tries = 0
+    while send(service, [SHORT, SHORT]).status != 200:
+        tries += 1
+        assert tries < 5, "it is never its turn"
+    over.set()
+    for grader in graders:
+        grader.result()
 
 
 def test_a_wide_request_starts_by_the_start_it_was_promised_and_the_gap_before_it_is_used(
