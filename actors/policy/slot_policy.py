@@ -13,8 +13,9 @@ The order:
 4. Who is first by these rules and does not fit is *the head*.  When it becomes the head, the
    running requests' ends promise it a start.  Until then others may go before it only where
    they are over by that start whatever happens: budget, slack and teardown (*backfilling*).
-   Interactive ones first, in the order of arrival.  A first of the other class that was
-   promised a start before keeps that promise as well, as long as it waits.
+   Interactive ones first, in the order of arrival.  What a first of the other class was
+   promised binds them too: that another one has come before it is no reason to move its start
+   for a third one's sake, and who came may leave again.
 5. Grading requests that go before the first of their class also leave it its place below the
    ceiling: they take none of the slots that it needs there, or have given them back by the
    time at which the running grading requests' ends would let it go.
@@ -261,30 +262,42 @@ class SlotPolicy:
 
     def _overtaker(self, head: Waiting | None, now_ns: int) -> Waiting | None:
         """Who may go before the head, or before a first of grading that is held back."""
-        free = self.holdings.free
-        most_ms = min(self._most_budget_ms(each, now_ns) for each in self._promises.values())
-        if head is not None:
-            interactive = self.lines[INTERACTIVE].first_within(free, most_ms)
-            if interactive is not None:
-                return interactive
-        return self._grading_overtaker(most_ms, now_ns)
+        most_ms = {
+            priority: self._most_budget_ms(promise, now_ns)
+            for priority, promise in self._promises.items()
+        }
+        return self._interactive_overtaker(head, most_ms) or self._grading_overtaker(
+            most_ms, now_ns
+        )
 
-    def _grading_overtaker(self, most_ms: int, now_ns: int) -> Waiting | None:
+    def _interactive_overtaker(
+        self, head: Waiting | None, most_ms: dict[str, int]
+    ) -> Waiting | None:
+        line = self.lines[INTERACTIVE]
+        first = line.head()
+        if head is None or first is None:
+            return None
+        # Its own promise is no reason for it to wait.
+        if self._fits(first) and first.request.budget_ms <= most_ms[GRADING]:
+            return first
+        return line.first_within(self.holdings.free, min(most_ms.values()))
+
+    def _grading_overtaker(self, most_ms: dict[str, int], now_ns: int) -> Waiting | None:
         line = self.lines[GRADING]
         first = line.head()
         if first is None:
             return None
-        spare = self.holdings.free
+        spare, limit_ms = self.holdings.free, min(most_ms.values())
         if self._held_back(first):
-            most_ms = min(most_ms, self._most_budget_ms(self._below_ceiling, now_ns))
-        elif self._fits(first) and first.request.budget_ms <= most_ms:
+            limit_ms = min(limit_ms, self._most_budget_ms(self._below_ceiling, now_ns))
+        elif self._fits(first) and first.request.budget_ms <= most_ms[INTERACTIVE]:
             return first
         else:  # its place below the ceiling is not for others
             room = first.request.room
             spare = spare.minus(Room(0, 0, room.grading_slots, room.grading_memory_bytes))
         slots = min(spare.slots, spare.grading_slots)
         memory_bytes = min(spare.memory_bytes, spare.grading_memory_bytes)
-        return line.first_within(Room(slots, memory_bytes), most_ms)
+        return line.first_within(Room(slots, memory_bytes), limit_ms)
 
     def _most_budget_ms(self, promise: Promise | None, now_ns: int) -> int:
         """The longest budget of a request that may go before the one with the promise."""
