@@ -2,14 +2,19 @@
 
 A request's states and the ways between them:
 
-    (new) --a--> QUEUED --d--> RUNNING --e,f--> ENDING --h--> (gone)
-      |            |              |               |
-      b            c              g               i--> QUARANTINED --h--> (gone)
-      v            v              v
-    (gone)       (gone)        RUNNING
+    (new) --a--> RESERVING --k--> QUEUED --d--> RUNNING --e,f--> ENDING --h--> (gone)
+      |              |              |              |               |
+      b              j              c              g               i--> QUARANTINED --h--> (gone)
+      v              v              v              v
+    (gone)         (gone)         (gone)        RUNNING
 
-    a  Submit; SlotQueue is told Enqueue
-    b  Submit while closing, or while there is nothing to run it: a Refusal
+    a  Submit; EvaluationCap is told Reserve.  A request that names no evaluation and no
+       attempt has nothing to reserve and goes on with k at once
+    b  Submit while closing, while there is nothing to run it, or while its subject's rate is
+       spent: a Refusal
+    k  Reserved; SlotQueue is told Enqueue
+    j  NotReserved while reserving: a Refusal.  Cancel or Shutdown: a Refusal at once, and the
+       entry goes with Reserved or NotReserved
     c  NotGranted, Cancel or Shutdown while queued: a Refusal; after the latter two
        SlotQueue is told Withdraw
     d  Granted: a Controller is started with the deadline.  Where that fails: a Refusal,
@@ -24,15 +29,15 @@ Every other pair of a state and a message is late or stray, and is ignored, but 
 Granted for a ticket that is gone (it was cancelled while Granted was under way) gives the
 slots back at once.
 
-Invariants: the reply is called exactly once, when the request leaves QUEUED for good or
-RUNNING; slots are held in RUNNING and ENDING, memory in QUARANTINED as well; whatever was
-granted is given back exactly once, by `_give_back`.
+Invariants: the reply is called exactly once, when the request is refused or leaves RUNNING;
+cap and attempt are reserved until then, and released by `_settle` just before, so that the
+next request of the same client finds them free; slots are held in RUNNING and ENDING, memory
+in QUARANTINED as well; whatever was granted is given back exactly once, by `_give_back`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -42,17 +47,22 @@ import pykka
 
 from gaoler.actors.clock import NS_PER_MS, Clock
 from gaoler.actors.controller import Controller
+from gaoler.actors.gathering import Gathering
+from gaoler.actors.ledger import Entry, State
 from gaoler.actors.life import OnFatal, Singleton, hand_over, tell
 from gaoler.actors.messages import (
-    Answer,
     Cancel,
     Drain,
     Enqueue,
     Granted,
     Inspect,
     NotGranted,
+    NotReserved,
     Refusal,
+    Release,
     Reply,
+    Reserve,
+    Reserved,
     RunFailed,
     RunFinished,
     RunTornDown,
@@ -62,41 +72,19 @@ from gaoler.actors.messages import (
     Submit,
     Withdraw,
 )
+from gaoler.actors.policy.subjects import Subjects
 from gaoler.actors.ports import Sandbox
+from gaoler.actors.replies import (
+    ASKED_FOR,
+    Times,
+    answer,
+    failure_fields,
+    not_reserved,
+    rate_limited,
+    refusal,
+)
 
 logger = logging.getLogger(__name__)
-
-# What a client reads; the stage and the errno are for the log alone.
-_DETAILS = {
-    "sandbox_setup_failed": "the sandbox could not be set up; nothing was run",
-    "internal_error": "the request failed for a reason that is not its own",
-    "runner_unavailable": "there is nothing to run the request at the moment",
-    "cancelled": "the request was cancelled",
-    "deadline_exceeded": "the request was still running past its deadline and was killed",
-    "shutting_down": "the service is shutting down",
-    "draining": "the service takes no new requests",
-}
-
-_ASKED_FOR = ("cancelled", "shutting_down")  # failures that are nobody's fault
-
-
-class State(enum.Enum):
-    """Where a request is; see the head of the module."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    ENDING = "ending"
-    QUARANTINED = "quarantined"
-
-
-@dataclasses.dataclass(slots=True)
-class _Entry:
-    submit: Submit
-    submitted_ns: int
-    state: State = State.QUEUED
-    granted_ns: int = 0
-    controller: pykka.ActorRef[Any] | None = None
-    replied: bool = False
 
 
 class Admission(Singleton):
@@ -105,20 +93,24 @@ class Admission(Singleton):
     def __init__(
         self,
         sandbox: Sandbox,
+        caps: pykka.ActorRef[Any],
         slot_queue: pykka.ActorRef[Any],
         alarm: pykka.ActorRef[Any],
         clock: Clock,
+        subjects: Subjects,
         slack_ms: int,
         on_fatal: OnFatal,
     ) -> None:
         """`slack_ms`: RUNNER_TTL_SLACK_MS, how long past its deadline a jailer may be busy."""
         super().__init__(on_fatal)
         self._sandbox = sandbox
+        self._caps = caps
         self._slot_queue = slot_queue
         self._alarm = alarm
         self._clock = clock
+        self._subjects = subjects
         self._slack_ms = slack_ms
-        self._ledger: dict[str, _Entry] = {}
+        self._ledger: dict[str, Entry] = {}
         self._closed: str | None = None  # the code that every new request is refused with
         self._when_idle: list[Callable[[], None]] = []
         self._counters: Counter[str] = Counter()  # replies by code, "answered" for answers
@@ -129,6 +121,10 @@ class Admission(Singleton):
                 self._submit(message)
             case Cancel(ticket=ticket, code=code):
                 self._cancel(self._ledger.get(ticket), code)
+            case Reserved(ticket=ticket):
+                self._reserved(self._in(State.RESERVING, ticket))
+            case NotReserved():
+                self._not_reserved(message)
             case Granted():
                 self._run(message)
             case NotGranted():
@@ -143,8 +139,8 @@ class Admission(Singleton):
                 self._close("shutting_down", done)
             case Drain(done=done):
                 self._close(self._closed or "draining", done)
-            case Inspect(reply=reply):
-                hand_over(reply, self._snapshot())
+            case Inspect():
+                self._inspect(message)
             case _:
                 self.ignore(message)
         self._tell_idle()
@@ -166,23 +162,59 @@ class Admission(Singleton):
     def _submit(self, submit: Submit) -> None:
         if submit.ticket in self._ledger:
             # A slip of ours: tickets are made to be unique.  The first one must not suffer.
-            self._reply(submit, _refusal("internal_error"))
+            self._reply(submit, refusal("internal_error"))
             return
-        if (code := self._unwilling()) is not None:
-            self._reply(submit, _refusal(code))
+        now_ns = self._clock.now_ns()
+        if (unwilling := self._unwilling(submit, now_ns)) is not None:
+            self._reply(submit, unwilling)
             return
-        self._ledger[submit.ticket] = _Entry(submit, self._clock.now_ns())
-        tell(self._slot_queue, self._enqueue(submit))
+        entry = self._ledger[submit.ticket] = Entry(submit, now_ns)
+        if entry.capped:
+            tell(self._caps, self._reservation(submit))
+        else:
+            self._enqueue(entry)
 
-    def _unwilling(self) -> str | None:
-        """The code to refuse every new request with, None where they are welcome."""
+    def _unwilling(self, submit: Submit, now_ns: int) -> Refusal | None:
+        """Why the request is refused before anything is reserved, None where it is welcome."""
         if self._closed is not None:
-            return self._closed
-        return None if self._sandbox.ready() is None else "runner_unavailable"
+            return refusal(self._closed)
+        if self._sandbox.ready() is not None:
+            return refusal("runner_unavailable")
+        spent_s = self._subjects.take(submit.purpose, submit.key_id, submit.subject, now_ns)
+        return None if spent_s is None else rate_limited(submit.purpose, spent_s)
 
-    def _enqueue(self, submit: Submit) -> Enqueue:
+    def _reservation(self, submit: Submit) -> Reserve:
         reference = self.actor_ref
-        return Enqueue(
+        return Reserve(
+            ticket=submit.ticket,
+            scope=submit.key_id,
+            evaluation_id=submit.evaluation_id,
+            attempt_id=submit.attempt_id,
+            interactive=submit.priority == "interactive",
+            reply=lambda message: tell(reference, message),
+        )
+
+    def _not_reserved(self, message: NotReserved) -> None:
+        entry = self._in(State.RESERVING, message.ticket)
+        if entry is None:
+            return
+        del self._ledger[message.ticket]
+        submit = entry.submit
+        self._subjects.hand_back(submit.purpose, submit.key_id, submit.subject)
+        self._settle(entry, not_reserved(message))
+
+    def _reserved(self, entry: Entry | None) -> None:
+        if entry is None:
+            return
+        if entry.replied:  # cancelled meanwhile; EvaluationCap has been told to release
+            del self._ledger[entry.submit.ticket]
+        else:
+            self._enqueue(entry)
+
+    def _enqueue(self, entry: Entry) -> None:
+        entry.state = State.QUEUED
+        submit, reference = entry.submit, self.actor_ref
+        message = Enqueue(
             ticket=submit.ticket,
             request_id=submit.request_id,
             evaluation_id=submit.evaluation_id,
@@ -193,6 +225,7 @@ class Admission(Singleton):
             wait=submit.wait,
             reply=lambda message: tell(reference, message),
         )
+        tell(self._slot_queue, message)
 
     def _not_granted(self, message: NotGranted) -> None:
         entry = self._in(State.QUEUED, message.ticket)
@@ -225,7 +258,7 @@ class Admission(Singleton):
             return
         tell(entry.controller, Start())
 
-    def _start_controller(self, entry: _Entry) -> pykka.ActorRef[Any]:
+    def _start_controller(self, entry: Entry) -> pykka.ActorRef[Any]:
         submit = entry.submit
         deadline_ns = entry.granted_ns + submit.budget_ms * NS_PER_MS
         reference = self.actor_ref
@@ -245,27 +278,28 @@ class Admission(Singleton):
         entry = self._in(State.RUNNING, message.ticket)
         if entry is not None:
             entry.state = State.ENDING
-            self._settle(entry, _answer(entry, message))
+            times = Times(entry.submitted_ns, entry.granted_ns, entry.submit.budget_ms)
+            self._settle(entry, answer(times, message))
 
     def _failed(self, message: RunFailed) -> None:
         entry = self._in(State.RUNNING, message.ticket)
         if entry is None:
             return
-        level = logging.INFO if message.code in _ASKED_FOR else logging.WARNING
-        logger.log(level, "run failed", extra=_failure_fields(entry, message))
+        level = logging.INFO if message.code in ASKED_FOR else logging.WARNING
+        logger.log(level, "run failed", extra=failure_fields(entry.submit.request_id, message))
         entry.state = State.ENDING
         self._refuse(entry, "runner_unavailable" if message.code == "unavailable" else message.code)
 
     def _torn_down(self, message: RunTornDown) -> None:
         entry = self._ledger.get(message.ticket)
-        if entry is None or entry.state is State.QUEUED:
+        if entry is None or entry.state in (State.RESERVING, State.QUEUED):
             return
         if entry.state is State.RUNNING:
             # A Controller never says this first; were it to, the client must not wait.
             self._refuse(entry, "internal_error")
         self._give_back(entry, quarantined=message.quarantined)
 
-    def _give_back(self, entry: _Entry, *, quarantined: bool) -> None:
+    def _give_back(self, entry: Entry, *, quarantined: bool) -> None:
         """The only place where something that was granted goes back to the queue.
 
         In QUARANTINED the slots are back already; to free nothing, or twice, is harmless.
@@ -280,10 +314,13 @@ class Admission(Singleton):
 
     # --- the end, from outside ------------------------------------------------------------
 
-    def _cancel(self, entry: _Entry | None, code: str) -> None:
+    def _cancel(self, entry: Entry | None, code: str) -> None:
         if entry is None:
             return
-        if entry.state is State.QUEUED:
+        if entry.state is State.RESERVING:
+            # It stays until EvaluationCap has answered: a run that is refused is not spent.
+            self._refuse(entry, code)
+        elif entry.state is State.QUEUED:
             del self._ledger[entry.submit.ticket]
             tell(self._slot_queue, Withdraw(entry.submit.ticket))
             self._refuse(entry, code)
@@ -312,27 +349,42 @@ class Admission(Singleton):
         while not self.actor_inbox.empty():
             message = self.actor_inbox.get().message
             if isinstance(message, Submit):
-                self._reply(message, _refusal(code))
+                self._reply(message, refusal(code))
 
     # --- the one reply --------------------------------------------------------------------
 
-    def _refuse(self, entry: _Entry, code: str) -> None:
-        self._settle(entry, _refusal(code))
+    def _refuse(self, entry: Entry, code: str) -> None:
+        self._settle(entry, refusal(code))
 
-    def _settle(self, entry: _Entry, reply: Reply) -> None:
+    def _settle(self, entry: Entry, reply: Reply) -> None:
         """Say how the request ended, unless that was said already."""
         if entry.replied:
             return
         entry.replied = True
+        if entry.capped:
+            tell(self._caps, Release(entry.submit.ticket))
         self._reply(entry.submit, reply)
 
     def _reply(self, submit: Submit, reply: Reply) -> None:
         self._counters[reply.code if isinstance(reply, Refusal) else "answered"] += 1
         hand_over(submit.reply, reply)
 
-    def _in(self, state: State, ticket: str) -> _Entry | None:
+    def _in(self, state: State, ticket: str) -> Entry | None:
         entry = self._ledger.get(ticket)
         return entry if entry is not None and entry.state is state else None
+
+    # --- what can be seen -----------------------------------------------------------------
+
+    def _inspect(self, message: Inspect) -> None:
+        """One picture of all three of us.
+
+        What the other two do they are told by us alone, and read it in order.  So what each
+        shows when it reads this is what came of everything before it and of nothing after.
+        """
+        gathering = Gathering(("requests", "caps", "queue"), message.reply)
+        tell(self._caps, Inspect(gathering.part("caps"), message.rows))
+        tell(self._slot_queue, Inspect(gathering.part("queue"), message.rows))
+        gathering.part("requests")(self._snapshot())
 
     def _snapshot(self) -> dict[str, object]:
         states = Counter(entry.state.value for entry in self._ledger.values())
@@ -349,30 +401,3 @@ def _stop(actor: pykka.ActorRef[Any]) -> None:
         actor.stop(block=False)
     except pykka.ActorDeadError:
         pass
-
-
-def _refusal(code: str) -> Refusal:
-    retry_after_s = 1 if code == "runner_unavailable" else None
-    return Refusal(code, _DETAILS.get(code, code), retry_after_s=retry_after_s)
-
-
-def _answer(entry: _Entry, message: RunFinished) -> Answer:
-    """The times of an answer: in the queue, until the first program started, from then on."""
-    first_ns = message.exec_ns or message.finished_ns  # 0: no program was started
-    return Answer(
-        results=message.results,
-        queued_ms=(entry.granted_ns - entry.submitted_ns) // NS_PER_MS,
-        setup_ms=max(0, first_ns - entry.granted_ns) // NS_PER_MS,
-        run_ms=max(0, message.finished_ns - first_ns) // NS_PER_MS,
-        budget_ms=entry.submit.budget_ms,
-    )
-
-
-def _failure_fields(entry: _Entry, message: RunFailed) -> dict[str, str | int]:
-    return {
-        "event": "run_failed",
-        "request_id": entry.submit.request_id,
-        "code": message.code,
-        "stage": message.stage,
-        "errno": message.errno,
-    }

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from gaoler.actors.policy.picture import USUAL_ROWS
 from gaoler.sandbox.job import Event, Job, TaskResult
 
 
@@ -100,6 +101,41 @@ class Drain(Message, frozen=True):
     done: Callable[[], None] | None = None
 
 
+# --- EvaluationCap -----------------------------------------------------------------------
+
+
+class Reserve(Message, frozen=True):
+    """To EvaluationCap: a place below the cap of the evaluation, and the attempt."""
+
+    ticket: str
+    scope: str  # the API key's id
+    evaluation_id: str | None
+    attempt_id: str | None
+    interactive: bool  # the evaluation's cap counts these alone
+    reply: Callable[[Message], object]  # gets Reserved or NotReserved, exactly once
+
+
+class Release(Message, frozen=True):
+    """To EvaluationCap: the request is over.  No reply; unknown tickets are ignored."""
+
+    ticket: str
+
+
+class Reserved(Message, frozen=True):
+    """To Admission: both are the request's until Release."""
+
+    ticket: str
+
+
+class NotReserved(Message, frozen=True):
+    """To Admission: one of the two is in the way, and nothing is reserved."""
+
+    ticket: str
+    code: str  # attempt_in_flight, runner_unavailable
+    detail: str
+    reason: str | None = None
+
+
 # --- SlotQueue ---------------------------------------------------------------------------
 
 
@@ -156,9 +192,10 @@ class Tick(Message, frozen=True):
 
 
 class Inspect(Message, frozen=True):
-    """To SlotQueue and Admission: `reply` gets a consistent picture of it."""
+    """To Admission, and from there to the others: `reply` gets a consistent picture."""
 
     reply: Callable[[dict[str, object]], None]
+    rows: int = USUAL_ROWS  # of those that wait
 
 
 # --- Controller --------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from gaoler.actors.messages import (
     Withdraw,
 )
 from gaoler.actors.policy.estimate import retry_after_s
+from gaoler.actors.policy.picture import picture
 from gaoler.actors.policy.slot_policy import SlotPolicy
 from gaoler.actors.policy.slots import Decision, Grant, Refuse, SlotRequest
 
@@ -65,8 +66,8 @@ class SlotQueue(Singleton):
             case Tick():
                 self._armed_ns = None  # that was it: Alarm has nothing of us any more
                 return self._policy.tick(now_ns)
-            case Inspect(reply=reply):
-                hand_over(reply, self._policy.snapshot(now_ns))
+            case Inspect(reply=reply, rows=rows):
+                hand_over(reply, picture(self._policy, now_ns, rows))
             case _:
                 self.ignore(message)
         return []

@@ -16,6 +16,7 @@ from gaoler.actors.admission import Admission
 from gaoler.actors.alarm import Alarm
 from gaoler.actors.clock import Clock, MonotonicClock
 from gaoler.actors.controller import Controller
+from gaoler.actors.evaluation_cap import EvaluationCap
 from gaoler.actors.life import OnFatal, hand_over, tell
 from gaoler.actors.messages import (
     Cancel,
@@ -26,10 +27,15 @@ from gaoler.actors.messages import (
     Shutdown,
     Submit,
 )
+from gaoler.actors.policy.caps import Caps
+from gaoler.actors.policy.memory import grading_memory_bytes
+from gaoler.actors.policy.picture import USUAL_ROWS
 from gaoler.actors.policy.slot_policy import SlotPolicy
 from gaoler.actors.policy.slots import ClassRules, QueueRules
+from gaoler.actors.policy.subjects import Subjects
 from gaoler.actors.ports import Sandbox
 from gaoler.actors.slot_queue import SlotQueue
+from gaoler.sandbox.job import TEARDOWN_MS
 
 # How long one actor may take to stop once it is idle: it has at most some messages to read.
 STOP_LIMIT_S = 5.0
@@ -45,6 +51,16 @@ class CapacitySettings(Protocol):
     @property
     def tasks_memory_bytes(self) -> int: ...
     @property
+    def memory_limit_bytes(self) -> int: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    @property
+    def tmp_bytes(self) -> int: ...
+    @property
+    def shm_bytes(self) -> int: ...
+    @property
+    def request_output_limit_bytes(self) -> int: ...
+    @property
     def aging_ms(self) -> int: ...
     @property
     def queue_limit_interactive(self) -> int: ...
@@ -56,6 +72,12 @@ class CapacitySettings(Protocol):
     def queue_allowance_grading_ms(self) -> int: ...
     @property
     def runner_ttl_slack_ms(self) -> int: ...
+    @property
+    def runner_runs_per_evaluation(self) -> int: ...
+    @property
+    def subject_runs_per_minute(self) -> int: ...
+    @property
+    def subject_tries_per_minute(self) -> int: ...
 
 
 class LeftOverError(Exception):
@@ -73,6 +95,9 @@ def queue_rules(settings: CapacitySettings) -> QueueRules:
             settings.queue_limit_interactive, settings.queue_allowance_interactive_ms
         ),
         grading=ClassRules(settings.queue_limit_grading, settings.queue_allowance_grading_ms),
+        slack_ms=settings.runner_ttl_slack_ms,
+        teardown_ms=TEARDOWN_MS,
+        grading_memory_bytes=grading_memory_bytes(settings),
     )
 
 
@@ -82,7 +107,6 @@ class System:
     def __init__(self) -> None:
         self._actors: list[pykka.ActorRef[Any]] = []  # in the order of their start
         self._admission: pykka.ActorRef[Any] | None = None
-        self._slot_queue: pykka.ActorRef[Any] | None = None
 
     def submit(self, submit: Submit) -> None:
         """Admit a request.  `submit.reply` is called once, from an actor's thread."""
@@ -105,13 +129,13 @@ class System:
         if self._admission is not None:
             tell(self._admission, Shutdown())
 
-    def inspect_queue(self, reply: Callable[[dict[str, object]], None]) -> bool:
-        """`reply` gets SlotQueue's picture; False where nobody is there to draw it."""
-        return self._slot_queue is not None and tell(self._slot_queue, Inspect(reply))
+    def inspect(self, reply: Callable[[dict[str, object]], None], rows: int = USUAL_ROWS) -> bool:
+        """`reply` gets one picture of all actors; False where nobody is there to draw it.
 
-    def inspect_admission(self, reply: Callable[[dict[str, object]], None]) -> bool:
-        """`reply` gets Admission's picture; False where nobody is there to draw it."""
-        return self._admission is not None and tell(self._admission, Inspect(reply))
+        Its parts: "requests" (the ledger's counts), "caps", and "queue", in which at most
+        `rows` of those who wait are shown.
+        """
+        return self._admission is not None and tell(self._admission, Inspect(reply, rows))
 
     def ping_all(self, timeout_s: float = 1.0) -> dict[str, bool]:
         """Which of the long-lived actors answered within the limit, by name.  Blocks."""
@@ -132,7 +156,7 @@ class System:
         idle = threading.Event()
         if self._admission is not None and tell(self._admission, Shutdown(idle.set)):
             idle.wait(timeout_s)
-        self._admission = self._slot_queue = None
+        self._admission = None
         left_over: list[str] = []
         while self._actors:
             left_over += _stop(self._actors.pop())
@@ -148,12 +172,22 @@ class System:
         alarm = self._keep(Alarm.start(clock, on_fatal))
         policy = SlotPolicy(queue_rules(settings))
         slot_queue = self._keep(SlotQueue.start(policy, clock, alarm, on_fatal))
+        caps = Caps(settings.runner_runs_per_evaluation)
+        evaluation_cap = self._keep(EvaluationCap.start(caps, on_fatal))
+        subjects = Subjects(settings.subject_runs_per_minute, settings.subject_tries_per_minute)
         admission = self._keep(
             Admission.start(
-                sandbox, slot_queue, alarm, clock, settings.runner_ttl_slack_ms, on_fatal
+                sandbox=sandbox,
+                caps=evaluation_cap,
+                slot_queue=slot_queue,
+                alarm=alarm,
+                clock=clock,
+                subjects=subjects,
+                slack_ms=settings.runner_ttl_slack_ms,
+                on_fatal=on_fatal,
             )
         )
-        self._slot_queue, self._admission = slot_queue, admission
+        self._admission = admission
 
     def _keep(self, actor: pykka.ActorRef[Any]) -> pykka.ActorRef[Any]:
         self._actors.append(actor)

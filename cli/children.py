@@ -53,7 +53,8 @@ def spawn(
 
     def body() -> None:
         signal.set_wakeup_fd(-1)
-        process.reset_signals()
+        # `gaoler serve` alone drains: others would die of it, and gunicorn start itself anew.
+        process.reset_signals(blocked={signal.SIGUSR2})
         process.close_all_but(keep)
         leave_terminal()
         for descriptor in keep:
@@ -63,9 +64,14 @@ def spawn(
         # Isolated: `-m` would look for every module in the current folder first, as root.
         os.execve(sys.executable, [sys.executable, "-I", "-X", "utf8", *arguments], environment)
 
-    pid = os.fork()
-    if pid == 0:
-        process.in_child(body, lambda error: os.write(2, f"gaoler serve: {error!r}\n".encode()))
+    # What is sent to a child that still has our handlers must meet it later, not be lost.
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            process.in_child(body, lambda error: os.write(2, f"gaoler serve: {error!r}\n".encode()))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
     return pid
 
 
@@ -118,8 +124,12 @@ def end(pid: int) -> None:
 
 
 def signal_group(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    """Signal the group that a child of ours leads, or will lead: it may only just have begun."""
+    try:
         os.killpg(group, number)
+    except ProcessLookupError:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(group, number)
 
 
 def group_lives(group: int, proc: Path = Path("/proc")) -> bool:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from gaoler.actors.policy.memory import usual_request_bytes
 from gaoler.cli import exit_codes, specs
 from gaoler.config.settings import Settings, SettingsError, check_placement, check_uid_range, load
 from gaoler.sandbox import layers
@@ -85,6 +86,10 @@ def _warnings(settings: Settings) -> list[Layer]:
     if settings.grading_runner_concurrency >= settings.max_concurrency:
         why = "grading may hold every slot, so interactive requests can be shut out for a while"
         repair = "set GRADING_RUNNER_CONCURRENCY below MAX_CONCURRENCY"
+        return [Layer("fairness", layers.DEGRADED, why, repair)]
+    if settings.tasks_memory_bytes < 2 * usual_request_bytes(settings):
+        why = "the memory holds one usual request, so grading can keep interactive ones from it"
+        repair = "a host with more memory, or a lower MEMORY_LIMIT_BYTES"
         return [Layer("fairness", layers.DEGRADED, why, repair)]
     return [Layer("fairness", layers.ACTIVE)]
 

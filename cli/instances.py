@@ -3,23 +3,40 @@
 A running service holds two locks.  That on the folder STATE_DIR itself is what makes it the
 only one, wherever another has its RUNTIME_DIR: it is on the folder, not on a file in it,
 since the service's user could put another file in its place.  The lock beside the runtime
-folder says in its file which UIDs are leased, for others that start on the same host.
+folder says in its file, for others on the same host,
+
+    LOW-HIGH    which UIDs are leased; empty where the service is a stub and leases none
+    PID START   which process the service is, and when that was started, in the kernel's ticks
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pwd
+import select
 import stat
 from pathlib import Path
 
 from gaoler.cli.children import StartFailed
 from gaoler.config.settings import Settings, SettingsError
+from gaoler.sandbox import process
 
 
 class AlreadyRuns(Exception):
     """Another service has this STATE_DIR."""
+
+
+def make_state_dir(settings: Settings) -> None:
+    """Make STATE_DIR where it is missing.  StartFailed where that cannot be."""
+    try:
+        os.makedirs(settings.state_dir, 0o750, exist_ok=True)
+    except OSError as error:
+        raise StartFailed(
+            f"STATE_DIR={settings.state_dir}: allowed is a folder that can be made; "
+            f"{error.strerror}"
+        ) from None
 
 
 def check_state_dir(settings: Settings, user: pwd.struct_passwd) -> None:
@@ -83,18 +100,25 @@ def _lock_runtime_dir(settings: Settings, runtime_dir: str, gid: int) -> int:
     if taken is None:
         raise _already_runs(settings)
     try:
-        first, last = settings.uid_range
         os.ftruncate(taken, 0)
-        os.pwrite(taken, f"{first}-{last}\n".encode(), 0)
-        _check_neighbours(settings, runtime_dir)
+        os.pwrite(taken, _claims(settings), 0)
+        if settings.runner_mode != "stub":
+            _check_neighbours(settings, runtime_dir)
         os.makedirs(os.path.join(runtime_dir, "root"), 0o755, exist_ok=True)
         # The socket lies in it: the service's user passes, nobody else.
         os.chmod(runtime_dir, 0o750)
-        os.chown(runtime_dir, 0, gid)
+        os.chown(runtime_dir, os.geteuid(), gid)
     except BaseException:
         os.close(taken)
         raise
     return taken
+
+
+def _claims(settings: Settings) -> bytes:
+    """What the head of this module says of the lock's file."""
+    first, last = settings.uid_range
+    leased = "" if settings.runner_mode == "stub" else f"{first}-{last}"
+    return f"{leased}\n{os.getpid()} {_started(os.getpid())}\n".encode()
 
 
 def _already_runs(settings: Settings) -> AlreadyRuns:
@@ -102,18 +126,20 @@ def _already_runs(settings: Settings) -> AlreadyRuns:
 
 
 def _check_owners(runtime_dir: Path) -> None:
-    """StartFailed where anybody but root could put something in the place of RUNTIME_DIR.
+    """StartFailed where another than root or us could put something in the place of RUNTIME_DIR.
 
-    Root makes and opens files in it by name.
+    Files in it are made and opened by name, in general by root.
     """
+    trusted = {0, os.geteuid()}
+    who = "nobody but root" if os.geteuid() == 0 else "nobody but root and its user"
     resolved = runtime_dir.resolve()
     for folder in (resolved, *resolved.parents):
         info = folder.stat()
         # In a sticky folder, such as /tmp, nobody renames what is root's.
         open_to_others = info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX
-        if info.st_uid != 0 or open_to_others:
+        if info.st_uid not in trusted or open_to_others:
             raise StartFailed(
-                f"RUNTIME_DIR={runtime_dir}: allowed is a folder that nobody but root can "
+                f"RUNTIME_DIR={runtime_dir}: allowed is a folder that {who} can "
                 f"replace; others can write to {folder}"
             )
 
@@ -127,7 +153,8 @@ def _check_neighbours(settings: Settings, runtime_dir: str) -> None:
         if other is not None:
             os.close(other)  # nobody holds it: no such service runs
             continue
-        low, _, high = path.read_text(encoding="ascii").strip().partition("-")
+        leased = path.read_text(encoding="ascii").partition("\n")[0]
+        low, _, high = leased.partition("-")
         if high and int(low) <= last and first <= int(high):
             raise SettingsError(
                 f"UID_RANGE={first}-{last}: allowed is a range that no other gaoler on this "
@@ -151,3 +178,48 @@ def _holds(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+# --- finding the one that runs ------------------------------------------------------------
+
+
+def find(runtime_dir: str) -> int | None:
+    """A pidfd of the service that has this runtime folder; None where none runs.
+
+    The lock itself is left alone: a service that starts at this moment must find it free.
+    """
+    try:
+        descriptor = os.open(f"{runtime_dir}.lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, encoding="ascii", errors="replace") as file:
+        owner, words = os.fstat(descriptor).st_uid, file.read(256).partition("\n")[2].split()
+    if len(words) != 2 or not all(map(str.isdecimal, words)):
+        return None
+    return _open_process(int(words[0]), int(words[1]), owner)
+
+
+def _open_process(pid: int, started: int, uid: int) -> int | None:
+    """A pidfd of the process, None where it has ended or the number is another's by now.
+
+    `uid` is the file's owner's: nobody can make us signal a process of another.
+    """
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (OSError, OverflowError):
+        return None
+    # Looked at after it was opened: what is true now is true of what the descriptor is of.
+    same = _started(pid) == started and process.uid_of(pid) == uid
+    if same and not select.select([descriptor], [], [], 0)[0]:
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _started(pid: int) -> int | None:
+    """When a process was started, in ticks since the boot; None where there is none."""
+    with contextlib.suppress(OSError, IndexError):
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        # What stands before is its name, which may hold anything.
+        return int(text.rpartition(")")[2].split()[19])
+    return None

@@ -7,8 +7,10 @@ only when it is called, so that a small command does not wait for the large ones
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -19,11 +21,16 @@ from gaoler.cli import exit_codes
 COMMANDS = {
     "serve": ("gaoler.cli.serve", "start the service"),
     "run": ("gaoler.cli.run", "run a program in a running service, like `python FILE`"),
+    "drain": (
+        "gaoler.cli.drain",
+        "let the service end once what it has taken is done; it takes nothing new",
+    ),
     "doctor": (
         "gaoler.cli.doctor",
         "say what this host can isolate, and what to do about the rest",
     ),
     "config": ("gaoler.cli.config_command", "print every setting with its value and its source"),
+    "plan": ("gaoler.cli.plan", "say by simulation what a class will see, and what it needs"),
 }
 
 
@@ -50,7 +57,7 @@ def _run(words: Sequence[str]) -> int:
 
     called = words[0] if words and words[0] in COMMANDS else None
     module = importlib.import_module(COMMANDS[called][0]) if called is not None else None
-    args = _parser(called, module).parse_args(words)
+    args = _parsed(words, called, module)
     if module is None:  # argparse let nothing but a command through
         raise AssertionError(words)
     try:
@@ -71,23 +78,48 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser(called: str | None, module: Any) -> argparse.ArgumentParser:
-    """All commands by name, and the arguments of the one that is called."""
+def _parsed(words: Sequence[str], called: str | None, module: Any) -> argparse.Namespace:
+    """What a command does not know is refused by that command, with its own usage."""
+    parser, command = _parsers(called, module)
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        (command or parser).error(_unknown(unknown, command or parser))
+    return args
+
+
+def _unknown(words: Sequence[str], parser: argparse.ArgumentParser) -> str:
+    """What stands in the way, and for a slip in an option's name the one that was meant."""
+    known = re.findall(r"^ +(?:-\w, )?(--[\w-]+)", parser.format_help(), re.MULTILINE)
+    names = [word.partition("=")[0] for word in words if word.startswith("--")]
+    near = [each for name in names for each in difflib.get_close_matches(name, known, n=1)]
+    meant = f"; did you mean {' '.join(near)}?" if near else ""
+    return f"unrecognized arguments: {' '.join(words)}{meant}"
+
+
+def _parsers(
+    called: str | None, module: Any
+) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser | None]:
+    """All commands by name, and the one that is called, with its arguments."""
     parser = argparse.ArgumentParser(
         prog="gaoler",
         description="Runs untrusted code in a Linux sandbox.",
-        epilog="exit codes: 0 done, 1 the work failed, 2 bad usage, 3 busy, 4 unavailable",
+        epilog=(
+            "exit codes: 0 done, 1 the work failed, 2 bad usage, 3 busy, 4 unavailable; "
+            "`gaoler run` has the program's own, and 120 to 125 where it did not run to its end"
+        ),
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    found = None
     for name, (_, meaning) in COMMANDS.items():
         command = commands.add_parser(
             name, help=meaning, description=f"{meaning[0].upper()}{meaning[1:]}."
         )
         if name == called:
             module.add_arguments(command)
-    return parser
+            found = command
+    return parser, found
 
 
 class _Version(argparse.Action):

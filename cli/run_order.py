@@ -1,17 +1,19 @@
-"""What `gaoler run` asks a service for, and how long it waits.  Pure."""
+"""What `gaoler run` asks a service for.  Pure."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from gaoler.actors.policy.budget import BudgetRules, StepTime, TaskTime, step_ms
+from gaoler.config.kinds import DAY_MS
 from gaoler.config.runtimes import Program
-from gaoler.config.settings import Settings
+from gaoler.http.client_times import Times
+from gaoler.http.client_types import File, Limits, Request, Task
 
-# For the request to get there and the answer to come back, beside what the service promises.
-NETWORK_MS = 5_000
+# No ceiling is known here but the service's own: one that was raised must not be lowered by
+# ours, and whoever waits too long loses less than whoever leaves too early.
+TIMES = Times(runner_timeout_ms=DAY_MS, overall_timeout_ms=DAY_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,58 +36,35 @@ class Order:
     stdin: bytes = b""
     timeout_ms: int | None = None
     memory_bytes: int | None = None
-    priority: str = "interactive"
+    priority: Literal["interactive", "grading"] = "interactive"
 
 
-def request(order: Order) -> dict[str, object]:
-    """The body of `execute`: a build, where the language has one, then the run."""
+def request(order: Order) -> Request:
+    """A build, where the language has one, then the run."""
     made = order.program
-    limits = {"wall_ms": order.timeout_ms, "memory_bytes": order.memory_bytes}
-    run = {
-        **_command((*made.run, *order.arguments)),
-        "env": dict(order.env),
-        "stdin": _content(order.stdin),
-        "limits": {name: value for name, value in limits.items() if value is not None},
-    }
-    steps = [run] if made.build is None else [{**_command(made.build), "role": "build"}, run]
-    steps[0]["files"] = {
-        each.remote: {**_content(each.data), "mode": f"{each.mode:04o}"} for each in order.uploads
-    }
-    return {"steps": steps, "stop_on_failure": True, "priority": order.priority}
+    files = {each.remote: File(_content(each.data), each.mode) for each in order.uploads}
+    command, *arguments = (*made.run, *order.arguments)
+    run = Task(
+        command,
+        arguments,
+        env=dict(order.env),
+        stdin=_content(order.stdin),
+        files=files if made.build is None else {},
+        limits=Limits(wall_ms=order.timeout_ms, memory_bytes=order.memory_bytes),
+    )
+    steps = [run] if made.build is None else [_build(made.build, files), run]
+    return Request(steps, stop_on_failure=True, priority=order.priority)
 
 
-def _command(words: Sequence[str]) -> dict[str, object]:
-    return {"cmd": words[0], "args": list(words[1:])}
+def _build(words: Sequence[str], files: dict[str, File]) -> Task:
+    return Task(words[0], words[1:], files=files, role="build")
 
 
-def _content(data: bytes) -> dict[str, str]:
+def _content(data: bytes) -> str | bytes:
+    """As text where it is one: that is shorter than base64."""
     if b"\0" not in data:  # a NUL is six characters in JSON, so many of them make it large
         try:
-            return {"content": data.decode()}
+            return data.decode()
         except UnicodeDecodeError:
             pass
-    return {"base64": base64.b64encode(data).decode()}
-
-
-def patience_ms(order: Order, settings: Settings) -> int:
-    """How long a service with these settings may take: budget, queue allowance and slack.
-
-    No ceiling caps it: this service's own may be higher than what is known here, and whoever
-    waits too long loses less than whoever leaves too early.
-    """
-    rules = BudgetRules(
-        wall_timeout_ms=settings.wall_timeout_ms,
-        build_ms=settings.budget_build_ms,
-        grace_ms=settings.budget_grace_ms,
-        upload_ms=settings.budget_upload_ms,
-    )
-    steps = [StepTime([TaskTime(order.timeout_ms)], has_files=True)]
-    if order.program.build is not None:
-        steps.append(StepTime([TaskTime(None, "build")]))
-    allowance_ms = (
-        settings.queue_allowance_grading_ms
-        if order.priority == "grading"
-        else settings.queue_allowance_interactive_ms
-    )
-    budget_ms = sum(step_ms(step, rules) for step in steps)
-    return budget_ms + allowance_ms + settings.runner_ttl_slack_ms + NETWORK_MS
+    return data

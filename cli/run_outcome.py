@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 
-import msgspec
-
-from gaoler.cli.service import Garbled, Refused, Unreachable
+from gaoler.http.client_answers import Answer, Result
+from gaoler.http.client_errors import (
+    AnswerGarbled,
+    NotConnected,
+    RequestRefused,
+    RunnerBusy,
+    RunnerError,
+    RunnerUnavailable,
+)
 
 # Where the program did not run to its end (docs/api.md).
 BUSY = 120
@@ -35,67 +44,8 @@ with one line on stderr:
   2    bad usage, a file that cannot be read"""
 
 
-class Stats(msgspec.Struct, frozen=True):
-    """What a task used."""
-
-    wall_ms: int = 0
-    cpu_user_ms: int = 0
-    cpu_system_ms: int = 0
-    memory_peak_bytes: int = 0
-    pids_limit_hits: int = 0
-
-
-class Result(msgspec.Struct, frozen=True):
-    """One task's result, as much of it as is needed here."""
-
-    outcome: str
-    reason: str | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    stdout: str = ""
-    stderr: str = ""
-    stdout_base64: bytes | None = None  # msgspec undoes the base64
-    stderr_base64: bytes | None = None
-    stats: Stats = Stats()
-    stub: bool = False
-
-    @property
-    def stdout_bytes(self) -> bytes:
-        """What the program wrote, byte by byte."""
-        return self.stdout.encode() if self.stdout_base64 is None else self.stdout_base64
-
-    @property
-    def stderr_bytes(self) -> bytes:
-        """As `stdout_bytes`."""
-        return self.stderr.encode() if self.stderr_base64 is None else self.stderr_base64
-
-    @property
-    def succeeded(self) -> bool:
-        return self.outcome == "completed" and self.exit_code == 0
-
-
-class Timing(msgspec.Struct, frozen=True):
-    queued_ms: int = 0
-
-
-class Ran(msgspec.Struct, frozen=True):
-    """The answer of `execute` to single-task steps: a build, where there is one, and a run."""
-
-    results: list[Result]
-    timing: Timing = Timing()
-    request_id: str | None = None
-
-    @property
-    def builds(self) -> list[Result]:
-        return self.results[:-1]
-
-    @property
-    def program(self) -> Result:
-        """The last result; empty where the service gave none at all."""
-        return self.results[-1] if self.results else Result("missing")
-
-
-Reply = Ran | Refused | Garbled | Unreachable
+# Of single-task steps: a build, where there is one, and a run.
+Reply = Answer | RunnerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,25 +56,41 @@ class Ending:
     line: str | None = None
 
 
-def conclude(reply: Reply) -> Ending:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What of the command decides which hint helps."""
+
+    with_key: bool
+    for_grading: bool
+
+
+def conclude(reply: Reply, asked: Asked) -> Ending:
     """What the whole command comes to."""
-    if isinstance(reply, Unreachable):
-        return Ending(UNAVAILABLE, f"unavailable: {reply.why}")
-    if isinstance(reply, Refused):
-        return _of_refusal(reply)
-    if isinstance(reply, Garbled):
-        return Ending(OUR_FAULT, f"the service's answer makes no sense: {reply.why}")
-    if any(result.stub for result in reply.results):
+    if isinstance(reply, RequestRefused):
+        return Ending(REFUSED, f"refused: {_refusal(reply, asked)}")
+    if isinstance(reply, RunnerError):
+        return _of_error(reply)
+    if any(result.stub for result in reply.each):
         return Ending(UNAVAILABLE, "unavailable: the service is a stub, it runs nothing")
-    for result in reply.builds:
+    for result in builds(reply):
         if not result.succeeded:
             return _of_build(result, reply.request_id)
-    return _of_task("the program", reply.program, reply.request_id)
+    return _of_task("the program", program(reply), reply.request_id)
 
 
-def summary(ran: Ran) -> str | None:
+def builds(answer: Answer) -> Sequence[Result]:
+    """All that came before the program."""
+    return answer.each[:-1]
+
+
+def program(answer: Answer) -> Result:
+    """The program's own result."""
+    return answer.each[-1]
+
+
+def summary(answer: Answer) -> str | None:
     """Time and memory of what ran last, for a person; None where nothing was started."""
-    started = [result for result in ran.results if result.outcome != "not_started"]
+    started = [result for result in answer.each if result.outcome != "not_started"]
     if not started:
         return None
     stats = started[-1].stats
@@ -136,33 +102,42 @@ def summary(ran: Ran) -> str | None:
     ]
     if stats.pids_limit_hits:
         said.append("the limit of processes was hit")
-    if ran.timing.queued_ms:
-        said.append(f"{ran.timing.queued_ms / 1000:.2f} s in the queue")
+    if answer.timing.queued_ms:
+        said.append(f"{answer.timing.queued_ms / 1000:.2f} s in the queue")
     return ", ".join(said)
 
 
-# --- refusals -----------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------
 
 
-def _of_refusal(refused: Refused) -> Ending:
-    status, detail = refused.status, refused.detail
-    if status == 429 or (status == 503 and _is_busy(refused)):
-        seconds = refused.retry_after_s
+def _of_error(error: RunnerError) -> Ending:
+    detail = error.detail
+    if isinstance(error, RunnerBusy):
+        seconds = error.retry_after_s
         later = "" if seconds is None else f"; try again in {seconds} s"
         return Ending(BUSY, f"busy: {detail}{later}")
-    # The service itself never says 502: that is a proxy that does not reach it.
-    if status in (502, 503):
+    if isinstance(error, NotConnected):
+        hint = "does it run there? see --url and GAOLER_URL"
+        return Ending(UNAVAILABLE, f"unavailable: {detail}; {hint}")
+    if isinstance(error, RunnerUnavailable):
         return Ending(UNAVAILABLE, f"unavailable: {detail}")
-    if status == 401:
-        hint = "it takes no key like this one, or wants one; see --key-file and GAOLER_API_KEY"
-        return Ending(REFUSED, f"refused: {hint}")
-    if 300 <= status < 500:
-        return Ending(REFUSED, f"refused: {detail}")
-    return Ending(OUR_FAULT, f"the service failed: {detail}{_by_id(refused.request_id)}")
+    if isinstance(error, AnswerGarbled):
+        what = f"the service's answer makes no sense: {detail}"
+        return Ending(OUR_FAULT, f"{what}{_by_id(error.request_id)}")
+    return Ending(OUR_FAULT, f"the service failed: {detail}{_by_id(error.request_id)}")
 
 
-def _is_busy(refused: Refused) -> bool:
-    return refused.reason == "busy" or refused.code == "capacity_exhausted"
+def _refusal(error: RequestRefused, asked: Asked) -> str:
+    """Why, and by which option it is amended: the service speaks of fields."""
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        why = "takes no key like this one" if asked.with_key else "wants a key"
+        return f"the service {why}; see --key-file and GAOLER_API_KEY"
+    if re.match(r"steps\[\d+\]\.limits\.wall_ms\b", error.detail):
+        more = "" if asked.for_grading else "; --priority grading may have more time"
+        return f"{error.detail} (see --timeout-ms{more})"
+    if re.match(r"steps\[\d+\]\.limits\.memory_bytes\b", error.detail):
+        return f"{error.detail} (see --memory-bytes)"
+    return error.detail
 
 
 def _by_id(request_id: str | None) -> str:

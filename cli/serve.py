@@ -1,9 +1,11 @@
 """`gaoler serve`: starts the warden and the web process, and keeps them.
 
-runs as      root, tiny, single-threaded
-parent       whoever started it; children: the warden and gunicorn
-descriptors  the instance's locks; the listening sockets; the warden's lifeline
-dies when    told to by SIGTERM or SIGINT, or when one of the two cannot be kept alive
+runs as      root, tiny, single-threaded; a stub (RUNNER_MODE) as anybody
+parent       whoever started it; children: the warden, which a stub has none of, and gunicorn
+descriptors  the instance's locks; the listening sockets; the warden's lifeline; both ends of
+             the drain line
+dies when    told to by SIGTERM or SIGINT, when it was told to drain by SIGUSR2 and nothing is
+             in flight any more, or when one of the two cannot be kept alive
 
 It parses nothing that strangers send and touches no task.  If it is killed outright, the
 warden sees its lifeline end, removes every jail and ends; gunicorn gets SIGTERM from the
@@ -15,11 +17,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
-import http.client
 import logging
 import os
 import pickle
-import pwd
 import select
 import signal
 import socket
@@ -27,11 +27,20 @@ import sys
 import time
 from collections.abc import Callable
 
-from gaoler.cli import children, doctor, exit_codes, instances, listeners, logs, specs
+from gaoler.cli import (
+    announcement,
+    children,
+    drain_line,
+    exit_codes,
+    instances,
+    listeners,
+    logs,
+    specs,
+    start_check,
+)
 from gaoler.cli.children import Child, StartFailed
-from gaoler.config.kinds import host_and_port, refusal
-from gaoler.config.settings import Settings, SettingsError, check_placement, load
-from gaoler.sandbox import capabilities, layers, seccomp, syscalls
+from gaoler.config.settings import Settings, load
+from gaoler.sandbox import capabilities, seccomp, syscalls
 
 _WARDEN_STOP_S = 15.0
 # A process may hang in the kernel, where not even SIGKILL reaches it.
@@ -54,6 +63,8 @@ class Broken(Exception):
 def main(args: argparse.Namespace) -> int:
     """Run the service until it is told to stop."""
     del args
+    # Until it can be heeded it waits, and ends nobody.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     children.occupy_standard_descriptors()
     settings = load(os.environ)
     logs.configure(settings.log_level)
@@ -74,10 +85,12 @@ class Service:
         self.settings = settings
         self.instance = specs.instance_of(settings)
         self.runtime_dir = specs.runtime_dir_of(settings, self.instance)
-        self.user = _service_user(settings.service_user)
+        self.user = start_check.service_user(settings)
+        self.is_stub = settings.runner_mode == "stub"
         self.listening: list[socket.socket] = []
         self.lifeline = -1
         self.stop_asked = False
+        self.drain = drain_line.DrainLine(drain_line.limit_s(settings))
         self.layers: dict[str, str] = {}
         self.warden = Child("warden", self._start_warden)
         self.web = Child("web process", self._start_web)
@@ -94,6 +107,7 @@ class Service:
         failures = [failure for failure in map(self._attempt, stages) if failure is not None]
         for descriptor in locks:
             os.close(descriptor)
+        # The drain line stays open: its signal may come until the very end.
         if failures:
             raise failures[0]
         return exit_codes.DONE
@@ -115,7 +129,8 @@ class Service:
 
     def _serve(self) -> None:
         self._listen()
-        self.warden.launch()
+        if not self.is_stub:
+            self.warden.launch()
         self.web.launch()
         self._announce()
         self._supervise()
@@ -123,39 +138,15 @@ class Service:
     # --- before anything is started ---
 
     def _check_host(self) -> None:
-        if self.settings.runner_mode != "sandbox":
-            raise SettingsError(
-                f"RUNNER_MODE={self.settings.runner_mode}: allowed is sandbox in this version"
-            )
-        self._check_settings()
-        if os.geteuid() != 0:
-            raise StartFailed("making sandboxes needs root; run: sudo bin/serve")
-        check_placement(self.settings, doctor.checkout())
-        doctor.check_users(self.settings)
-        instances.check_state_dir(self.settings, self.user)
-        found = layers.survey()
-        self.layers = {layer.name: str(layer) for layer in found}
-        shown = [layer for layer in found if layer.state != layers.ACTIVE]
-        doctor.print_table(shown, sys.stderr)
-        missing = layers.stops_start(found)
-        if missing:
-            names = ", ".join(layer.name for layer in missing)
-            raise StartFailed(f"this host cannot hold a task: missing {names}")
-
-    def _check_settings(self) -> None:
-        """What suits a test, or a look at the settings, but no service."""
-        for name, address in self._addresses():
-            if address[1] == 0:
-                allowed = "a port from 1 to 65535, so that clients can know it"
-                raise refusal(name, host_and_port(address), allowed)
-        specs.check_memory(self.settings)
-
-    def _addresses(self) -> tuple[tuple[str, tuple[str, int]], ...]:
-        return ("BIND", self.settings.bind), ("INTERNAL_BIND", self.settings.internal_bind)
+        start_check.check_settings(self.settings)
+        if self.is_stub:
+            start_check.check_stub_host(self.settings, self.user)
+        else:
+            self.layers = start_check.check_host(self.settings, self.user)
 
     def _listen(self) -> None:
         """Ours before anything is started: whoever answers there from now on is us."""
-        for name, address in self._addresses():
+        for name, address in start_check.addresses(self.settings):
             self.listening.append(listeners.listen(name, address))
 
     # --- children ---
@@ -190,59 +181,42 @@ class Service:
     def _start_web(self) -> int:
         """Gunicorn, in a session of its own, as the service user and without any right."""
         handed = children.filled_pipe(pickle.dumps((self.settings, self.instance, self.layers)))
-        parent, user, refused = os.getpid(), self.user, seccomp.compile_web()
+        parent, refused = os.getpid(), seccomp.compile_web()
 
         def give_up_rights() -> None:
             os.setsid()
-            capabilities.drop_bounding()
-            os.setgroups([])
-            os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
-            os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
+            if os.geteuid() == 0:
+                self._become_service_user()
             syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
             syscalls.seccomp_load(refused)
             syscalls.die_with_parent(parent, signal.SIGTERM)
 
-        given = [handed, *(sock.fileno() for sock in self.listening)]
+        listening = [sock.fileno() for sock in self.listening]
+        given = [handed, self.drain.workers_end(), *listening]
         pid = children.spawn(
             ["-m", "gaoler.cli.web", *map(str, given)], _WEB_ENVIRONMENT, given, give_up_rights
         )
         os.close(handed)
         return pid
 
+    def _become_service_user(self) -> None:
+        uid, gid = self.user.pw_uid, self.user.pw_gid
+        capabilities.drop_bounding()
+        os.setgroups([])
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+
     def _announce(self) -> None:
         """Wait until requests are answered, then one line that can be pasted."""
         deadline = time.monotonic() + children.START_LIMIT_S
-        while not self.stop_asked and not self._healthy():
+        while not self._is_ending() and not announcement.is_healthy(self.settings):
             if time.monotonic() > deadline:
                 raise StartFailed("the service did not become ready; see the log above")
             if self._reap_any():
                 raise StartFailed("the service ended while it was starting; see the log above")
             time.sleep(0.1)
-        if not self.stop_asked:
-            print(f"gaoler is ready.  Try it:\n\n{self._sample()}\n", flush=True)
-
-    def _address(self) -> tuple[str, int]:
-        host, port = self.settings.bind
-        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
-
-    def _healthy(self) -> bool:
-        connection = http.client.HTTPConnection(*self._address(), timeout=2)
-        try:
-            connection.request("GET", "/api/v1/health")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
-
-    def _sample(self) -> str:
-        host, port = self._address()
-        shown = f"[{host}]" if ":" in host else host
-        key = ' -H "Authorization: Bearer $KEY"' if self.settings.api_keys else ""
-        return (
-            f"curl -s http://{shown}:{port}/api/v1/execute{key} -H 'Content-Type: application/json'"
-            """ -d '{"steps": [{"cmd": "python3", "args": ["-c", "print(6 * 7)"]}]}'"""
-        )
+        if not self._is_ending():
+            print(announcement.text(self.settings), flush=True)
 
     # --- supervision ---
 
@@ -250,23 +224,39 @@ class Service:
         self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGHUP, signal.SIGUSR2):
-            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._ask_to_stop())
+        signal.signal(signal.SIGUSR2, lambda *_: self.drain.ask())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
 
     def _ask_to_stop(self) -> None:
         self.stop_asked = True
 
+    def _is_ending(self) -> bool:
+        """True where nobody is to be invited any more."""
+        return self.stop_asked or self.drain.asked
+
     def _supervise(self) -> None:
-        while not self.stop_asked:
-            self._wait_for_signal(None)
+        while not self.stop_asked and not self._has_drained():
+            # Not before it was asked: a worker must not wake us as it likes.
+            done = [self.drain.fileno()] if self.drain.asked else []
+            self._wait_for_signal(self.drain.left_s(), *done)
             for child in self._reap_any():
-                if not self.stop_asked:
+                if not self.stop_asked and not self.drain.is_done():
                     self._replace(child)
 
-    def _wait_for_signal(self, timeout_s: float | None) -> None:
-        select.select([self.wake_read], [], [], timeout_s)
+    def _has_drained(self) -> bool:
+        """True once nothing is in flight, or what is should have ended long ago."""
+        if self.drain.is_done():
+            return True
+        overdue = self.drain.left_s() == 0.0
+        if overdue:
+            logs.note("drain_overdue")
+        return overdue
+
+    def _wait_for_signal(self, timeout_s: float | None, *others: int) -> None:
+        select.select([self.wake_read, *others], [], [], timeout_s)
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake_read, 4096)
 
@@ -340,15 +330,3 @@ class Service:
                 return
             self._wait_for_signal(max(0.05, left))
             self._reap_any()
-
-
-def _service_user(name: str) -> pwd.struct_passwd:
-    try:
-        user = pwd.getpwnam(name)
-    except KeyError:
-        raise StartFailed(
-            f"there is no user {name}; run: useradd --system --no-create-home {name}"
-        ) from None
-    if user.pw_uid == 0:
-        raise StartFailed(f"SERVICE_USER={name} is root")
-    return user

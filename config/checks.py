@@ -38,6 +38,10 @@ def _check_addresses(settings: Settings) -> None:
         if not settings.api_keys and not is_loopback(value[0]):
             allowed = "a loopback address as long as neither API_KEYS nor API_KEYS_FILE is set"
             raise refusal(name, host_and_port(value), allowed)
+        if settings.runner_mode == "stub" and not is_loopback(value[0]):
+            # To whoever does not look for "stub" in them, its answers are all a success.
+            allowed = "a loopback address with RUNNER_MODE=stub, which runs nothing"
+            raise refusal(name, host_and_port(value), allowed)
     # The port tells public from internal requests, whatever the host names resolve to.
     if settings.internal_bind[1] == settings.bind[1] != 0:
         allowed = f"a port other than that of BIND={host_and_port(settings.bind)}"

@@ -15,6 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+# More than any setting of its sort can be.
+MOST_BYTES = 2**50
+DAY_MS = 86_400_000
+
 SHORTEST_KEY = 16  # characters; what is shorter can be guessed over the network
 LONGEST_SHOWN = 80  # characters of a refused value in the error line
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")

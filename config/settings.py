@@ -19,6 +19,8 @@ from typing import Any
 from gaoler.config import checks, defaults, host
 from gaoler.config.checks import check_placement, check_uid_range
 from gaoler.config.kinds import (
+    DAY_MS,
+    MOST_BYTES,
     NotAllowedError,
     Row,
     SettingsError,
@@ -39,9 +41,7 @@ from gaoler.config.kinds import (
 __all__ = ["Reading", "Settings", "SettingsError", "check_placement", "check_uid_range", "load"]
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-MOST_BYTES = 2**50
 PAGE_BYTES = 4 * KIB  # a tmpfs of size 0 would have no limit at all
-DAY_MS = 86_400_000
 YEAR_S = 31_536_000
 PROFILES = ("standard_v1", "native_v1")
 USUAL_READONLY_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
@@ -85,17 +85,23 @@ class Settings:
 
     # --- time -----------------------------------------------------------------------------
     runner_timeout_ms: int = setting(
-        integer(26_000, DAY_MS), 30_000, "the longest that an interactive request may run"
+        integer(26_000, DAY_MS),
+        defaults.RUNNER_TIMEOUT_MS,
+        "the longest that an interactive request may run",
     )
     overall_timeout_ms: int = setting(
-        integer(1, DAY_MS), 300_000, "the longest that a grading request may run"
+        integer(1, DAY_MS),
+        defaults.OVERALL_TIMEOUT_MS,
+        "the longest that a grading request may run",
     )
     runner_project_timeout_ms: int = setting(
-        integer(1, 600_000), 300_000, "the longest that a project may run"
+        integer(1, 600_000),
+        defaults.RUNNER_PROJECT_TIMEOUT_MS,
+        "the longest that a project may run",
     )
     runner_ttl_slack_ms: int = setting(
         integer(0, DAY_MS),
-        2_000,
+        defaults.RUNNER_TTL_SLACK_MS,
         "how long past its deadline a sandbox is left alone",
     )
     wall_timeout_ms: int = setting(
@@ -130,10 +136,14 @@ class Settings:
         integer(0, DAY_MS), 10_000, "after this wait a grading request goes before interactive ones"
     )
     queue_allowance_interactive_ms: int = setting(
-        integer(0, DAY_MS), 20_000, "how long an interactive request may wait for slots"
+        integer(0, DAY_MS),
+        defaults.QUEUE_ALLOWANCE_INTERACTIVE_MS,
+        "how long an interactive request may wait for slots",
     )
     queue_allowance_grading_ms: int = setting(
-        integer(0, DAY_MS), 60_000, "how long a grading request may wait for slots"
+        integer(0, DAY_MS),
+        defaults.QUEUE_ALLOWANCE_GRADING_MS,
+        "how long a grading request may wait for slots",
     )
     queue_limit_interactive: int = setting(
         integer(0, 100_000), 64, "interactive requests that may wait"
@@ -142,16 +152,16 @@ class Settings:
     runner_runs_per_evaluation: int = setting(
         integer(1, 100_000),
         4,
-        "interactive requests of one evaluation, waiting or running; no effect yet",
+        "interactive requests of one evaluation, waiting or running",
     )
     rate_limit_per_minute: int = setting(
-        integer(0, 1_000_000), 0, "requests of one API key in a minute; 0: no limit; no effect yet"
+        integer(0, 1_000_000), 0, "requests of one API key in a minute; 0: no limit"
     )
     subject_runs_per_minute: int = setting(
-        integer(0, 1_000_000), 0, "runs of one subject in a minute; 0: no limit; no effect yet"
+        integer(0, 1_000_000), 0, "runs of one subject in a minute; 0: no limit"
     )
     subject_tries_per_minute: int = setting(
-        integer(0, 1_000_000), 10, "tries of one subject in a minute; 0: no limit; no effect yet"
+        integer(0, 1_000_000), 10, "tries of one subject in a minute; 0: no limit"
     )
     tasks_memory_bytes: int = setting(
         integer(16 * MIB, MOST_BYTES),
@@ -197,7 +207,7 @@ class Settings:
     runner_mode: str = setting(
         choice("sandbox", "stub"),
         "sandbox",
-        "stub: answer without running anything; refused at start as yet",
+        "stub: answer without running anything, on loopback alone",
     )
     default_sandbox_profile: str = setting(
         choice(*PROFILES), "standard_v1", "the profile of a task that names none"

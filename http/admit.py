@@ -22,7 +22,7 @@ from gaoler.actors.policy.budget import (
     request_budget_ms,
     task_ms,
 )
-from gaoler.actors.policy.memory import request_memory_bytes
+from gaoler.actors.policy.memory import grading_memory_bytes, request_memory_bytes
 from gaoler.config.settings import Settings
 from gaoler.http import content
 from gaoler.http.errors import Problem, invalid, over_limit
@@ -90,11 +90,23 @@ class Admitted(msgspec.Struct, frozen=True):
         fields = msgspec.structs.asdict(self)
         return Submit(ticket=ticket, request_id=self.job.request_id, reply=reply, **fields)
 
+    def log_fields(self) -> dict[str, object]:
+        """What the queue is told, for the log line; `gaoler plan --log` reads it."""
+        return {
+            "priority": self.priority,
+            "slots": self.job.width,
+            "memory_bytes": self.job.memory_bytes,
+            "budget_ms": self.budget_ms,
+            "wait": self.wait,
+            "evaluation_id": self.evaluation_id,
+        }
+
 
 class _Frame(msgspec.Struct, frozen=True):
     """What one request's kind decides for all its tasks."""
 
     settings: Settings
+    priority: str
     ceiling_ms: int
     workspace_bytes: int
     rules: BudgetRules
@@ -152,6 +164,7 @@ def _frame(request: ExecuteGiven, settings: Settings) -> _Frame:
     project = request.action == "project"
     return _Frame(
         settings=settings,
+        priority=request.priority,
         ceiling_ms=ceiling_ms(request.priority, request.action, ceilings),
         workspace_bytes=settings.project_workspace_bytes if project else settings.workspace_bytes,
         rules=rules,
@@ -202,10 +215,13 @@ def _memory_bytes(steps_limits: Sequence[Sequence[Limits]], frame: _Frame) -> in
         shm_bytes=settings.shm_bytes,
         output_bytes=settings.request_output_limit_bytes,
     )
-    if needed_bytes > settings.tasks_memory_bytes:
+    most_bytes = settings.tasks_memory_bytes
+    if frame.priority == "grading":
+        most_bytes = grading_memory_bytes(settings)
+    if needed_bytes > most_bytes:
         why = (
             f"the request reserves {needed_bytes} bytes of memory, "
-            f"this server has {settings.tasks_memory_bytes}"
+            f"this server has {most_bytes} for its class"
         )
         raise over_limit("steps", why)
     return needed_bytes

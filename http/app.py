@@ -69,6 +69,12 @@ class Front:
         self.begin_stop = begin_stop
         self._public: Asgi | None = None
         self._internal: Asgi | None = None
+        self._open: set[asyncio.Future[None]] = set()  # one for each request under way
+
+    async def answered(self) -> None:
+        """Return when every request that has come by now is answered, or its client gone."""
+        if self._open:
+            await asyncio.wait(set(self._open))
 
     def use(self, services: Services) -> None:
         """Build the two applications over running services."""
@@ -106,11 +112,15 @@ class Front:
             cut_off=scope.get(CUT_OFF_KEY, lambda: None),
         )
         scope[SCOPE_KEY] = context
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._open.add(ended)
         try:
             await self._answer(context, scope, send)
             await context.intake.linger(stranger=context.code == "unauthorized")
         finally:
             context.intake.drop()
+            self._open.discard(ended)
+            ended.set_result(None)
 
     async def _answer(self, context: Context, scope: Scope, send: Send) -> None:
         scope = {**scope, "method": known_method(scope["method"])}

@@ -36,8 +36,9 @@ class Actors(Protocol):
     def cancel(self, ticket: str, code: str = "cancelled") -> None:
         """End a request wherever it is.  Never blocks; unknown tickets are ignored."""
 
-    def inspect_queue(self, reply: Callable[[dict[str, object]], None]) -> bool:
-        """Ask for the queue's picture; False where nobody is there to draw it."""
+    def inspect(self, reply: Callable[[dict[str, object]], None], rows: int) -> bool:
+        """Ask for one picture of all actors, with at most `rows` of those who wait; False
+        where nobody is there to draw it."""
 
     def ping_all(self, timeout_s: float = PATIENCE_S) -> dict[str, bool]:
         """Which actors answer within the limit, by name.  Blocks."""
@@ -77,9 +78,9 @@ class Bridge:
             if not waiting.future.done():
                 self._actors.cancel(ticket)
 
-    async def queue(self) -> dict[str, object] | None:
-        """The queue's picture of itself, None where it does not answer."""
-        return await ask(self._actors.inspect_queue)
+    async def picture(self, rows: int) -> dict[str, Any] | None:
+        """The actors' picture of themselves, None where they do not answer."""
+        return await ask(lambda reply: self._actors.inspect(reply, rows))
 
     async def alive(self) -> dict[str, bool]:
         """Which actors answer, by name.  Asked in a thread, because the asking blocks."""

@@ -36,9 +36,13 @@ class Context:
     key_id: str = ""
     status: int | None = None  # None: no answer was begun
     code: str | None = None  # of the refusal, if it was one
+    work: dict[str, object] = field(default_factory=dict)  # of a request that was admitted
 
     def log_fields(self) -> dict[str, object]:
-        """For the one line that each request gets.  No header, query or body is in it."""
+        """For the one line that each request gets.
+
+        No header, query or body is in it; of the body, what the queue was told.
+        """
         return {
             "request_id": self.request_id,
             "method": self.method,
@@ -47,6 +51,7 @@ class Context:
             "code": self.code,
             "duration_ms": (time.monotonic_ns() - self.started_ns) // 1_000_000,
             "key_id": self.key_id,
+            **self.work,
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,20 +14,29 @@ import falcon.asgi
 from falcon.asgi import Request, Response
 
 from gaoler.actors.messages import Refusal
+from gaoler.actors.policy.picture import MOST_ROWS, USUAL_ROWS
 from gaoler.config.settings import Settings
 from gaoler.http import errors
 from gaoler.http.admit import Admitted, FileStore, NoFiles, admit
-from gaoler.http.answers import execute_answer, kept_bytes
+from gaoler.http.answers import execute_answer, kept_bytes, times_of
 from gaoler.http.auth import Keys
 from gaoler.http.body import AdmittedBytes, Checking, Share, check_headers, read_body
 from gaoler.http.bridge import Actors, Bridge, ask
 from gaoler.http.context import Context, context_of
 from gaoler.http.decode import decode
-from gaoler.http.errors import ClientGone, Problem
+from gaoler.http.errors import ClientGone, Problem, invalid
 from gaoler.http.large import LARGE_BYTES, UnsentAnswers
 from gaoler.http.schemas import Bounds, ExecuteGiven, read_execute
 
 logger = logging.getLogger(__name__)
+
+_SILENT = "silent"
+_NOTHING_IS_RUN = "stub: nothing is run"
+_STUB_STATE = {
+    "warden": _NOTHING_IS_RUN,
+    "layers": {"sandbox": _NOTHING_IS_RUN},
+    "stub": True,
+}
 
 EXECUTE = "/api/v1/execute"
 HEALTH = "/api/v1/health"
@@ -108,9 +118,11 @@ class Execute:
     async def _run(
         self, context: Context, given: ExecuteGiven, admitted: Admitted, response: Response
     ) -> None:
+        context.work = admitted.log_fields()
         reply = await self._bridge.run(admitted, context.intake)
         if isinstance(reply, Refusal):
             raise problem_of(reply)
+        context.work |= times_of(reply)
         stub = self._settings.runner_mode == "stub"
         answer = execute_answer(context.request_id, given, reply, stub=stub)
         held_bytes = kept_bytes(given, reply)
@@ -146,28 +158,34 @@ class InternalHealth:
     """GET /internal/health: every actor, the way to the sandbox, every isolation layer."""
 
     def __init__(self, settings: Settings, services: Services) -> None:
+        self._stub = settings.runner_mode == "stub"
         self._bridge = Bridge(services.actors, settings)
         self._services = services
 
     async def on_get(self, request: Request, response: Response) -> None:
         del request
         alive = await self._bridge.alive()
-        warden = await ask(self._services.ask_warden)
         missing = self._services.ready()
         state: dict[str, object] = {
             "actors": {name: "ok" if answers else "silent" for name, answers in alive.items()},
-            "warden": "silent" if warden is None else dict(warden),
             "service": "ready" if missing is None else f"{missing.code}: {missing.detail}",
-            "layers": dict(self._services.layers()),
+            **(_STUB_STATE if self._stub else await self._sandbox_state()),
         }
         if missing is not None:
             raise problem_of(missing, state)
         if not all(alive.values()):
             raise Problem("not_ready", "an actor does not answer", members=state)
-        if warden is None:
+        if state["warden"] == _SILENT:
             raise Problem("not_ready", "the warden does not answer", members=state)
         response.content_type = falcon.MEDIA_JSON
         response.data = errors.dump({"status": "ok", **state})
+
+    async def _sandbox_state(self) -> dict[str, object]:
+        warden = await ask(self._services.ask_warden)
+        return {
+            "warden": _SILENT if warden is None else dict(warden),
+            "layers": dict(self._services.layers()),
+        }
 
 
 class Queue:
@@ -177,12 +195,24 @@ class Queue:
         self._bridge = Bridge(services.actors, settings)
 
     async def on_get(self, request: Request, response: Response) -> None:
-        del request
-        picture = await self._bridge.queue()
+        picture = await self._bridge.picture(_rows(request))
         if picture is None:
             raise Problem("not_ready", "the queue does not answer")
+        queue, requests = picture["queue"], picture["requests"]
+        counters = {**queue["counters"], "replies": requests["replies"]}
+        body = {**queue, "caps": picture["caps"], "in_flight": requests["in_flight"]}
         response.content_type = falcon.MEDIA_JSON
-        response.data = errors.dump(picture)
+        response.data = errors.dump({**body, "counters": counters})
+
+
+def _rows(request: Request) -> int:
+    """How many of those who wait are to be shown: the query's `rows`."""
+    given = request.get_param("rows")
+    if given is None:
+        return USUAL_ROWS
+    if re.fullmatch("[0-9]{1,4}", given) is None or int(given) > MOST_ROWS:
+        raise invalid("rows", f"expected a whole number from 0 to {MOST_ROWS}")
+    return int(given)
 
 
 def problem_of(refusal: Refusal, members: Mapping[str, object] | None = None) -> Problem:

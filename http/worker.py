@@ -50,6 +50,7 @@ class ProblemProtocol(ASGIProtocol):  # type: ignore[misc]
     """One connection."""
 
     _given_to_the_application: object = None  # the last request that was
+    _in_a_head: bool = False  # some of a request's head has come, and not all of it
     _head_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
 
@@ -63,6 +64,7 @@ class ProblemProtocol(ASGIProtocol):  # type: ignore[misc]
         # Whatever the kernel does not take at once counts as unread.  Below gunicorn's mark
         # it would lie in the transport unseen, and closing waits until it is gone.
         transport.set_write_buffer_limits(high=0)
+        self.worker.open_connections.add(self)
         self._await_head()
 
     def _await_head(self) -> None:
@@ -106,7 +108,15 @@ class ProblemProtocol(ASGIProtocol):  # type: ignore[misc]
             self._unread_timer.cancel()
             self._unread_timer = None
 
+    def close_if_idle(self) -> None:
+        """For a worker that ends: gunicorn would wait for whoever might say something yet."""
+        # A request that is whole is there before the connection's own loop has woken up to it.
+        begun = self._in_a_head or self._current_request is not None
+        if self._awaiting_request and not begun:
+            self._keepalive_timeout()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self.worker.open_connections.discard(self)
         self._stop_awaiting_head()
         self._stop_awaiting_reader()
         super().connection_lost(exc)
@@ -121,10 +131,12 @@ class ProblemProtocol(ASGIProtocol):  # type: ignore[misc]
             self._close_transport()
             return False
         if goes_on and self._current_request is None:
-            self._await_head()  # some of one has come
+            self._in_a_head = True
+            self._await_head()
         return goes_on
 
     def _on_headers_complete(self) -> bool:
+        self._in_a_head = False
         self._stop_awaiting_head()
         # gunicorn takes the names of compressions and then takes the body as it is.
         for name, value in self._callback_parser.headers:
@@ -187,6 +199,10 @@ class ProblemProtocol(ASGIProtocol):  # type: ignore[misc]
 class Worker(gasgi.ASGIWorker):  # type: ignore[misc]
     """The worker class to be named in gunicorn's settings."""
 
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.open_connections: set[ProblemProtocol] = set()
+
     def handle_exit_signal(self) -> None:
         """SIGTERM: gunicorn waits for the answers under way, so what they wait for must end."""
         super().handle_exit_signal()
@@ -200,6 +216,8 @@ class Worker(gasgi.ASGIWorker):  # type: ignore[misc]
         front = getattr(self, "asgi", None)  # None where the signal came before it was loaded
         if isinstance(front, Front):
             front.begin_stop()
+        for connection in list(self.open_connections):
+            connection.close_if_idle()
 
     def init_process(self) -> None:
         # The worker makes its connections by this name.  It is set here, in the worker's own

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from gaoler.sandbox import jailer, process, task, wire
 from gaoler.sandbox.cgroup import Group, Layout, remove_jail
+from gaoler.sandbox.job import TEARDOWN_MS
 from gaoler.sandbox.leases import UidLeases
 from gaoler.sandbox.loop import Loop
 from gaoler.sandbox.spec import WardenSpec
@@ -28,7 +29,7 @@ _MS = 1_000_000
 # A teardown looks again by itself this often, beside the events it waits for.
 _LOOK_AGAIN_NS = 20 * _MS
 _KILL_EACH_NS = 1_000 * _MS
-QUARANTINE_AFTER_NS = 10_000 * _MS
+QUARANTINE_AFTER_NS = TEARDOWN_MS * _MS
 # For connections, for what came with a message, and for one jail that is made or removed.
 _SPARE_DESCRIPTORS = 32
 

@@ -12,6 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+# TornDown comes at the latest this long after a request has ended or was ended; what cannot be
+# removed by then is in quarantine.
+TEARDOWN_MS = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -65,15 +65,18 @@ def bind_to_parent(parent: int) -> None:
         os._exit(PARENT_GONE)
 
 
-def reset_signals() -> None:
-    """Default dispositions and an empty mask, as an exec'ed program expects them."""
+def reset_signals(blocked: Iterable[int] = ()) -> None:
+    """Default dispositions and an empty mask, as an exec'ed program expects them.
+
+    `blocked`: what the program is not to hear of.
+    """
     for number in signal.valid_signals():
         if number not in (signal.SIGKILL, signal.SIGSTOP):
             try:
                 signal.signal(number, signal.SIG_DFL)
             except (OSError, ValueError):
                 continue  # kept by libc for its threads
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def wait_for(pid: int) -> int:

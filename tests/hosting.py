@@ -317,7 +317,8 @@ class LiveService:
         self.process: subprocess.Popen[bytes] | None = None
         # As bin/serve does.
         self.settings.state_dir.mkdir(mode=0o750, exist_ok=True)
-        shutil.chown(self.settings.state_dir, self.settings.service_user)
+        if os.geteuid() == 0:
+            shutil.chown(self.settings.state_dir, self.settings.service_user)
 
     def start(self) -> LiveService:
         """Start it and wait for the line that says how to try it."""

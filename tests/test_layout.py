@@ -39,7 +39,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 ROOTS_PACKAGES = {"pyseccomp", "cgutils"}
 
 # Libraries and the only places that know them: a room, or one module.
-ONLY_IN = {"falcon": ("http",), "ctypes": ("sandbox.syscalls",)}
+ONLY_IN = {
+    "falcon": ("http",),
+    "ctypes": ("sandbox.syscalls",),
+    "httpx": ("http.client", "http.client_exchange"),
+    "anyio": ("http.client", "http.client_exchange"),
+    "simpy": ("planning",),
+}
 
 
 def rooms() -> list[str]:
@@ -213,6 +219,22 @@ for name in sys.argv[1:]:
         capture_output=True,
         text=True,
         check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_client_loads_nothing_of_the_server() -> None:
+    """Nor does a command line that cannot be carried out load what speaks to a service."""
+    code = """
+import sys
+import gaoler.cli.run
+assert not {"httpx", "anyio", "asyncio"} & set(sys.modules)
+import gaoler.http.client
+loaded = {"falcon", "gunicorn", "pykka", "gaoler.sandbox", "gaoler.config.settings"}
+assert not loaded & set(sys.modules), loaded & set(sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 

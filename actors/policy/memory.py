@@ -8,6 +8,7 @@ never become another one's shortage.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 MEBIBYTE = 1024 * 1024
 
@@ -44,3 +45,48 @@ def request_memory_bytes(
     per_task_bytes = tmp_bytes + shm_bytes + TASK_OVERHEAD_BYTES
     overhead_bytes = REQUEST_OVERHEAD_BYTES + OUTPUT_COPIES * output_bytes
     return tasks_bytes + workspace_bytes + width * per_task_bytes + overhead_bytes
+
+
+class MemorySettings(Protocol):
+    """Those settings that a request's memory follows from."""
+
+    @property
+    def tasks_memory_bytes(self) -> int: ...
+    @property
+    def max_concurrency(self) -> int: ...
+    @property
+    def grading_runner_concurrency(self) -> int: ...
+    @property
+    def memory_limit_bytes(self) -> int: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    @property
+    def tmp_bytes(self) -> int: ...
+    @property
+    def shm_bytes(self) -> int: ...
+    @property
+    def request_output_limit_bytes(self) -> int: ...
+
+
+def usual_request_bytes(settings: MemorySettings) -> int:
+    """What a request of one task reserves that names no limits."""
+    return request_memory_bytes(
+        [[settings.memory_limit_bytes]],
+        settings.workspace_bytes,
+        settings.tmp_bytes,
+        settings.shm_bytes,
+        settings.request_output_limit_bytes,
+    )
+
+
+def grading_memory_bytes(settings: MemorySettings) -> int:
+    """How much of the memory grading requests may hold together.
+
+    As with the slots, a flood of them must leave interactive ones something: where there are
+    more slots than grading's ceiling, the memory of one usual request.  All of it on a host
+    that has not even two of these.
+    """
+    every, usual = settings.tasks_memory_bytes, usual_request_bytes(settings)
+    if settings.grading_runner_concurrency >= settings.max_concurrency or every < 2 * usual:
+        return every
+    return every - usual

@@ -8,6 +8,8 @@ from typing import Final
 INTERACTIVE: Final = "interactive"
 GRADING: Final = "grading"
 
+NS_PER_MS: Final = 1_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -15,15 +17,39 @@ class Room:
 
     slots: int
     memory_bytes: int
+    # Those of them that count against the grading class's ceiling.
+    grading_slots: int = 0
+    grading_memory_bytes: int = 0
 
     def holds(self, other: Room) -> bool:
-        return other.slots <= self.slots and other.memory_bytes <= self.memory_bytes
+        return (
+            other.slots <= self.slots
+            and other.memory_bytes <= self.memory_bytes
+            and other.below_ceiling(self)
+        )
+
+    def below_ceiling(self, of: Room) -> bool:
+        """Whether the ceiling of the grading class lets this through."""
+        return (
+            self.grading_slots <= of.grading_slots
+            and self.grading_memory_bytes <= of.grading_memory_bytes
+        )
 
     def plus(self, other: Room) -> Room:
-        return Room(self.slots + other.slots, self.memory_bytes + other.memory_bytes)
+        return Room(
+            self.slots + other.slots,
+            self.memory_bytes + other.memory_bytes,
+            self.grading_slots + other.grading_slots,
+            self.grading_memory_bytes + other.grading_memory_bytes,
+        )
 
     def minus(self, other: Room) -> Room:
-        return Room(self.slots - other.slots, self.memory_bytes - other.memory_bytes)
+        return Room(
+            self.slots - other.slots,
+            self.memory_bytes - other.memory_bytes,
+            self.grading_slots - other.grading_slots,
+            self.grading_memory_bytes - other.grading_memory_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +70,21 @@ class QueueRules:
     aging_ms: int
     interactive: ClassRules
     grading: ClassRules
+    slack_ms: int = 0  # RUNNER_TTL_SLACK_MS: how long past its deadline a request is left alone
+    teardown_ms: int = 0  # how long after that its slots are back at the latest
+    grading_memory_bytes: int | None = None  # what grading may hold of the memory; None: all
+
+    @property
+    def room(self) -> Room:
+        """All that there is."""
+        grading_memory_bytes = self.memory_bytes
+        if self.grading_memory_bytes is not None:
+            grading_memory_bytes = min(grading_memory_bytes, self.grading_memory_bytes)
+        grading_slots = min(self.slots, self.grading_slots)
+        return Room(self.slots, self.memory_bytes, grading_slots, grading_memory_bytes)
+
+    def of(self, priority: str) -> ClassRules:
+        return self.grading if priority == GRADING else self.interactive
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +102,8 @@ class SlotRequest:
 
     @property
     def room(self) -> Room:
+        if self.priority == GRADING:
+            return Room(self.slots, self.memory_bytes, self.slots, self.memory_bytes)
         return Room(self.slots, self.memory_bytes)
 
 

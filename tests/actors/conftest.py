@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pykka
 import pytest
@@ -36,6 +38,14 @@ class Capacity:
     queue_allowance_interactive_ms: int = 20_000
     queue_allowance_grading_ms: int = 60_000
     runner_ttl_slack_ms: int = 2_000
+    runner_runs_per_evaluation: int = 4
+    memory_limit_bytes: int = 512 * 1024**2
+    workspace_bytes: int = 128 * 1024**2
+    tmp_bytes: int = 64 * 1024**2
+    shm_bytes: int = 64 * 1024**2
+    request_output_limit_bytes: int = 16 * 1024**2
+    subject_runs_per_minute: int = 0
+    subject_tries_per_minute: int = 10
 
 
 @dataclass
@@ -81,6 +91,11 @@ class Service:
         budget_ms: int = 5_000,
         wait: bool = True,
         request_id: str = "request",
+        evaluation_id: str | None = None,
+        attempt_id: str | None = None,
+        subject: str | None = None,
+        purpose: str = "run",
+        key_id: str = "",
         ticket: str | None = None,
         reply: Callable[[Reply], None] | None = None,
     ) -> Client:
@@ -95,11 +110,11 @@ class Service:
                 priority=priority,
                 budget_ms=budget_ms,
                 wait=wait,
-                evaluation_id=None,
-                attempt_id=None,
-                subject=None,
-                purpose="run",
-                key_id="",
+                evaluation_id=evaluation_id,
+                attempt_id=attempt_id,
+                subject=subject,
+                purpose=purpose,
+                key_id=key_id,
                 reply=reply or client.replies.put,
             )
         )
@@ -118,12 +133,34 @@ class Service:
                 if tell(controller, Ping(_setter(read))):
                     _wait_unless_stopped(read, controller)
 
-    def picture(self) -> dict[str, object]:
+    def picture(self) -> dict[str, Any]:
         """What SlotQueue shows."""
         self.settle()
-        pictures: queue.SimpleQueue[dict[str, object]] = queue.SimpleQueue()
-        assert self.system.inspect_queue(pictures.put)
+        queue_picture: dict[str, Any] = self.whole_picture()["queue"]
+        return queue_picture
+
+    def whole_picture(self) -> dict[str, Any]:
+        """What all actors show together."""
+        pictures: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        assert self.system.inspect(pictures.put)
         return pictures.get(timeout=LIMIT_S)
+
+    @contextlib.contextmanager
+    def held(self, actor_class: type[pykka.ThreadingActor]) -> Iterator[pykka.ActorRef[Any]]:
+        """The one actor of the class reads nothing for as long as this lasts."""
+        (actor,) = pykka.ActorRegistry.get_by_class(actor_class)
+        go_on, reached = threading.Event(), threading.Event()
+
+        def hold(name: str) -> None:
+            reached.set()
+            go_on.wait(LIMIT_S)
+
+        assert tell(actor, Ping(hold))
+        assert reached.wait(LIMIT_S)
+        try:
+            yield actor
+        finally:
+            go_on.set()
 
     def free(self) -> tuple[int, int]:
         """Free slots and free memory."""
@@ -137,7 +174,7 @@ class Service:
         """The ids of those that wait, in the order of service."""
         rows = self.picture()["waiting"]
         assert isinstance(rows, list)
-        return [row["request_id"] for row in rows]
+        return [row["id"] for row in rows]
 
 
 def _setter(event: threading.Event) -> Callable[[str], None]:

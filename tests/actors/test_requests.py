@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pykka
 import pytest
 
+from gaoler.actors.admission import Admission
 from gaoler.actors.controller import Controller
 from gaoler.actors.fake_sandbox import (
     Dies,
@@ -199,15 +199,9 @@ def test_slots_that_were_granted_to_a_request_just_cancelled_come_back(
     service: Service,
 ) -> None:
     # Admission is held up, so that the Cancel is in its inbox before Granted can be.
-    go_on = threading.Event()
-
-    def hold(picture: dict[str, object]) -> None:
-        go_on.wait(5)
-
-    service.system.inspect_admission(hold)
-    client = service.submit()
-    service.system.cancel(client.ticket)
-    go_on.set()
+    with service.held(Admission):
+        client = service.submit()
+        service.system.cancel(client.ticket)
     assert client.refusal().code == "cancelled"
     assert service.free() == ALL_FREE
     assert service.sandbox.started == []

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from gaoler.actors.policy.picture import picture
 from gaoler.actors.policy.slot_policy import SlotPolicy
 from gaoler.actors.policy.slots import (
     ClassRules,
@@ -16,6 +19,7 @@ from gaoler.actors.policy.slots import (
 
 MS = 1_000_000
 AGING_MS = 10_000
+SLACK_MS, TEARDOWN_MS = 2_000, 10_000
 
 
 class Queue:
@@ -28,6 +32,7 @@ class Queue:
         grading_slots: int = 1,
         limit: int = 64,
         allowances_ms: tuple[int, int] = (20_000, 60_000),
+        grading_memory: int | None = None,
     ) -> None:
         interactive_ms, grading_ms = allowances_ms
         self.policy = SlotPolicy(
@@ -38,15 +43,24 @@ class Queue:
                 AGING_MS,
                 ClassRules(limit, interactive_ms),
                 ClassRules(limit, grading_ms),
+                slack_ms=SLACK_MS,
+                teardown_ms=TEARDOWN_MS,
+                grading_memory_bytes=grading_memory,
             )
         )
         self.now_ns = 0
 
-    def come(self, ticket: str, slots: int = 1, memory: int = 1, **more: object) -> list[Decision]:
+    def come(
+        self,
+        ticket: str,
+        slots: int = 1,
+        memory: int = 1,
+        budget_ms: int = 5_000,
+        wait: bool = True,
+    ) -> list[Decision]:
         """A request comes; a ticket that begins with "g" is a grading one."""
-        wait = more.get("wait", True) is True
         priority = "grading" if ticket.startswith("g") else "interactive"
-        request = SlotRequest(ticket, priority, slots, memory, budget_ms=5_000, wait=wait)
+        request = SlotRequest(ticket, priority, slots, memory, budget_ms, wait)
         return self._checked(self.policy.enqueue(request, self.now_ns))
 
     def leave(self, ticket: str, slots: bool = True, memory: bool = True) -> list[Decision]:
@@ -129,13 +143,161 @@ def test_grading_that_its_ceiling_holds_back_stands_in_nobodys_way_however_old()
     assert queue.come("a") == grants("a")
 
 
-def test_narrow_requests_never_overtake_a_wide_one_at_the_head() -> None:
+def test_narrow_requests_wait_behind_a_wide_one_that_they_could_delay() -> None:
     queue = Queue(slots=2)
     queue.come("a")
     queue.come("wide", slots=2)
-    assert queue.come("narrow") == []
-    assert queue.come("grade") == []
+    assert queue.come("narrow", budget_ms=5_001) == []
+    assert queue.come("grade", budget_ms=5_001) == []
     assert queue.leave("a") == grants("wide")
+
+
+def test_who_is_over_before_the_promised_start_goes_before_a_wide_head() -> None:
+    queue = Queue(slots=2)
+    queue.come("a")
+    queue.later(1_000)
+    queue.come("wide", slots=2)
+    assert queue.come("long", budget_ms=4_001) == []
+    assert queue.come("short", budget_ms=4_000) == grants("short")
+    assert queue.policy.counters["backfilled"] == 1
+    assert queue.leave("a") == []
+    assert queue.leave("short") == grants("wide")
+
+
+def test_the_promise_to_a_head_stays_what_it_was_however_often_others_go_before_it() -> None:
+    queue = Queue(slots=2)
+    queue.come("a", budget_ms=10_000)
+    queue.come("wide", slots=2)
+    promise = queue.policy.promise_to("wide")
+    assert promise is not None
+    assert promise.start_ns == (10_000 + SLACK_MS + TEARDOWN_MS) * MS
+    for number in range(4):
+        assert queue.come(f"b{number}", budget_ms=2_000) == grants(f"b{number}")
+        queue.later(2_000)
+        queue.leave(f"b{number}")
+    assert queue.policy.promise_to("wide") == promise
+    assert queue.come("late", budget_ms=2_001) == []
+
+
+def test_interactive_ones_go_before_grading_ones_in_a_gap_and_each_in_its_order() -> None:
+    queue = Queue(slots=3)
+    queue.come("a", budget_ms=9_000)
+    queue.come("b", budget_ms=2_000)
+    queue.come("wide", slots=3)
+    queue.come("g", slots=1, budget_ms=3_000, memory=100)
+    queue.come("c", slots=2, budget_ms=3_000)  # starts when b ends
+    queue.come("d", slots=1, budget_ms=3_000, memory=100)
+    assert queue.leave("b") == grants("c")
+
+
+def test_a_grading_request_in_a_gap_is_not_counted_as_having_passed_the_head() -> None:
+    queue = Queue(slots=3, grading_slots=1)
+    queue.come("a", budget_ms=60_000)
+    queue.come("b", budget_ms=60_000)
+    queue.come("wide", slots=3)
+    assert queue.come("g1", budget_ms=1_000) == grants("g1")
+    queue.later(1_000)
+    queue.leave("g1")
+    queue.come("g2", budget_ms=100_000)
+    assert queue.later(AGING_MS) == grants("g2")
+
+
+def test_a_wide_grading_request_keeps_its_place_below_the_ceiling() -> None:
+    queue = Queue(slots=3, grading_slots=2)
+    queue.come("a", slots=2, budget_ms=50_000)
+    queue.come("gwide", slots=2)
+    assert queue.come("gnarrow", budget_ms=1_000) == []
+    assert queue.come("b", budget_ms=1_000) == grants("b")  # is no grading request
+
+
+def test_narrow_grading_goes_before_one_that_the_ceiling_holds_back_where_it_ends_in_time() -> None:
+    queue = Queue(slots=4, grading_slots=2)
+    queue.come("g1", budget_ms=5_000)
+    queue.come("gwide", slots=2)
+    assert queue.come("glong", budget_ms=5_001) == []
+    assert queue.come("gshort", budget_ms=5_000) == grants("gshort")
+
+
+def test_where_memory_is_in_quarantine_nothing_is_promised_and_nobody_waits_for_it() -> None:
+    queue = Queue(slots=2, memory_bytes=100)
+    queue.come("a", memory=50)
+    queue.leave("a", memory=False)
+    queue.come("large", memory=60)
+    assert queue.come("small", memory=10, budget_ms=1_000_000) == grants("small")
+
+
+def test_a_head_that_would_not_wait_ends_nobodys_promise() -> None:
+    """Pins: others were let in against the promise of one that was refused at once."""
+    queue = Queue(slots=4, grading_slots=4)
+    queue.come("a", budget_ms=8_000)
+    queue.come("b", slots=2, budget_ms=25_000)
+    queue.come("gwide", slots=2)
+    promise = queue.policy.promise_to("gwide")
+    queue.come("gnarrow", budget_ms=22_000)
+    assert cause(queue.come("c", slots=4, wait=False)) == "no_slots"
+    assert queue.policy.promise_to("gwide") == promise
+    assert queue.leave("a") == grants("gwide")
+
+
+def test_an_aged_request_that_leaves_ends_nobodys_promise() -> None:
+    """Pins: a wide grading request that aged and hung up moved an interactive head's start."""
+    queue = Queue(slots=4, grading_slots=4)
+    queue.come("a", slots=2, budget_ms=20_000)
+    queue.come("b", budget_ms=60_000)
+    queue.come("gwide", slots=4)
+    queue.come("head", slots=3)
+    promise = queue.policy.promise_to("head")
+    queue.come("narrow", budget_ms=45_000)
+    assert queue.later(AGING_MS) == []  # gwide is the head, and promised more
+    queue.withdraw("gwide")
+    assert queue.policy.promise_to("head") == promise
+    assert queue.leave("a") == grants("head")
+
+
+def test_who_gives_up_and_comes_again_is_not_passed_again() -> None:
+    """Pins: with a grading request always waiting, a wide interactive one never had its turn."""
+    queue = Queue(slots=2, grading_slots=1, allowances_ms=(20_000, 600_000))
+    queue.come("g0", budget_ms=30_000)
+    queue.come("wide0", slots=2)
+    queue.come("g1", budget_ms=30_000)
+    assert cause(queue.later(20_000)) == "expired"
+    queue.come("wide1", slots=2)
+    queue.later(10_000)
+    assert queue.leave("g0") == grants("g1")  # goes before wide1
+    queue.come("g2", budget_ms=30_000)
+    assert cause(queue.later(15_000)) == "expired"
+    queue.come("wide2", slots=2)
+    queue.later(15_000)
+    assert queue.leave("g1") == grants("wide2")
+
+
+def test_grading_never_holds_more_memory_than_its_share() -> None:
+    queue = Queue(slots=3, grading_slots=2, memory_bytes=100, grading_memory=70)
+    assert queue.come("g1", memory=60) == grants("g1")
+    assert queue.come("g2", memory=20) == []
+    queue.later(AGING_MS)
+    assert queue.come("a", memory=30) == grants("a")
+    assert cause(queue.come("g3", memory=71)) == "impossible"
+    assert queue.leave("g1") == grants("g2")
+
+
+def test_an_estimate_counts_the_ceiling_and_no_one_behind() -> None:
+    """Pins: the first of many grading requests was told of hours, a single one of too little."""
+    queue = Queue(slots=8, grading_slots=1, allowances_ms=(1_000_000, 1_000_000))
+    queue.come("g", budget_ms=300_000)
+    for number in range(7):
+        queue.come(f"a{number}", budget_ms=30_000)
+    for number in range(64):
+        queue.come(f"w{number}", budget_ms=30_000)
+    (refusal,) = queue.come("gnow", budget_ms=300_000, wait=False)
+    assert isinstance(refusal, Refuse)
+    assert (refusal.position, refusal.eta_ms) == (1, 300_000)
+    queue.come("gfirst", budget_ms=300_000)
+    for number in range(20):
+        queue.come(f"glater{number}", budget_ms=300_000)
+    (*_, refused) = [each for each in queue.later(1_000_000) if each.ticket == "gfirst"]
+    assert isinstance(refused, Refuse)
+    assert refused.eta_ms < 300_000
 
 
 def test_an_aged_grading_request_goes_before_the_interactive_head_once() -> None:
@@ -181,7 +343,7 @@ def test_aging_serves_a_grading_request_by_itself_when_it_fits() -> None:
     queue = Queue(slots=2, grading_slots=1)
     queue.come("a")
     queue.come("wide", slots=2)
-    queue.come("grade")
+    queue.come("grade", budget_ms=5_001)
     assert queue.wake_in_ms() == AGING_MS
     assert queue.later(AGING_MS) == grants("grade")
 
@@ -217,11 +379,12 @@ def test_who_will_not_wait_is_refused_with_an_estimate() -> None:
     assert queue.leave("a") == []
 
 
-def test_who_will_not_wait_does_not_overtake_either() -> None:
+def test_who_will_not_wait_overtakes_where_it_may_and_nowhere_else() -> None:
     queue = Queue(slots=2)
     queue.come("a")
     queue.come("wide", slots=2)
-    assert cause(queue.come("b", wait=False)) == "no_slots"
+    assert cause(queue.come("b", budget_ms=5_001, wait=False)) == "no_slots"
+    assert queue.come("c", budget_ms=5_000, wait=False) == grants("c")
 
 
 @pytest.mark.parametrize(
@@ -258,7 +421,7 @@ def test_a_withdrawn_head_lets_those_behind_it_go() -> None:
     queue = Queue(slots=2)
     queue.come("a")
     queue.come("wide", slots=2)
-    queue.come("b")
+    queue.come("b", budget_ms=5_001)
     assert queue.withdraw("wide") == grants("b")
     assert queue.wake_in_ms() is None
 
@@ -313,11 +476,11 @@ def test_the_snapshot_tells_who_runs_and_who_waits_for_how_long() -> None:
     queue.later(1_000)
     queue.come("grade")
     queue.come("b")
-    snapshot = queue.policy.snapshot(queue.now_ns)
+    snapshot: dict[str, Any] = picture(queue.policy, queue.now_ns)
     assert snapshot["slots"] == {"total": 1, "free": 0}
     assert snapshot["memory_bytes"] == {"total": 100, "free": 90}
-    (running,) = snapshot["running"]  # type: ignore[misc]
-    assert (running["elapsed_ms"], running["deadline_in_ms"]) == (1_000, 4_000)  # type: ignore[has-type]
-    first, second = snapshot["waiting"]  # type: ignore[misc]
-    assert (first["priority"], first["eta_ms"]) == ("interactive", 4_000)  # type: ignore[has-type]
-    assert (second["priority"], second["eta_ms"]) == ("grading", 9_000)  # type: ignore[has-type]
+    (running,) = snapshot["running"]
+    assert (running["elapsed_ms"], running["deadline_in_ms"]) == (1_000, 4_000)
+    first, second = snapshot["waiting"]
+    assert (first["priority"], first["eta_ms"]) == ("interactive", 4_000)
+    assert (second["priority"], second["eta_ms"]) == ("grading", 9_000)

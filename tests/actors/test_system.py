@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import pytest
 from gaoler.actors import system as actor_system
 from gaoler.actors.admission import Admission
 from gaoler.actors.alarm import Alarm
+from gaoler.actors.evaluation_cap import EvaluationCap
 from gaoler.actors.fake_sandbox import Held, make_job, make_task
 from gaoler.actors.life import Singleton
 from gaoler.actors.slot_queue import SlotQueue
@@ -27,6 +27,7 @@ def test_every_long_lived_actor_answers_a_ping(service: Service) -> None:
     assert service.system.ping_all(LIMIT_S) == {
         "Alarm": True,
         "SlotQueue": True,
+        "EvaluationCap": True,
         "Admission": True,
     }
 
@@ -92,16 +93,9 @@ def test_a_sandbox_in_quarantine_does_not_keep_a_drain_from_being_done(
 def test_a_request_that_admission_did_not_read_before_its_end_is_refused(
     service: Service,
 ) -> None:
-    go_on = threading.Event()
-
-    def hold(picture: dict[str, object]) -> None:
-        go_on.wait(LIMIT_S)
-
-    (admission,) = pykka.ActorRegistry.get_by_class(Admission)
-    service.system.inspect_admission(hold)
-    stopped = admission.stop(block=False)
-    unread = service.submit()
-    go_on.set()
+    with service.held(Admission) as admission:
+        stopped = admission.stop(block=False)
+        unread = service.submit()
     stopped.get(timeout=LIMIT_S)
     assert unread.refusal().code == "shutting_down"
 
@@ -112,7 +106,7 @@ def test_stopping_twice_is_harmless_and_later_requests_are_refused(service: Serv
     assert service.submit().refusal().code == "shutting_down"
     service.system.cancel("anything")
     assert service.system.ping_all() == {}
-    assert not service.system.inspect_queue(lambda picture: None)
+    assert not service.system.inspect(lambda picture: None)
 
 
 def test_draining_finishes_what_is_in_flight_and_refuses_what_comes(service: Service) -> None:
@@ -142,13 +136,13 @@ def test_what_admission_shows_counts_replies_by_code(service: Service) -> None:
     service.sandbox.problem = "no warden"
     service.submit().refusal()
     service.settle()
-    pictures: queue.SimpleQueue[dict[str, object]] = queue.SimpleQueue()
-    service.system.inspect_admission(pictures.put)
-    picture = pictures.get(timeout=LIMIT_S)
-    assert picture["replies"] == {"answered": 1, "runner_unavailable": 1}
+    assert service.whole_picture()["requests"]["replies"] == {
+        "answered": 1,
+        "runner_unavailable": 1,
+    }
 
 
-@pytest.mark.parametrize("actor", [Alarm, SlotQueue, Admission])
+@pytest.mark.parametrize("actor", [Alarm, SlotQueue, EvaluationCap, Admission])
 def test_a_singleton_that_dies_of_an_exception_is_fatal(
     service: Service, kill: Kill, actor: type[Singleton]
 ) -> None:
@@ -188,14 +182,7 @@ def test_an_actor_that_does_not_stop_is_an_error(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actor_system, "STOP_LIMIT_S", 0.05)
-    let_go = threading.Event()
-    (stuck,) = pykka.ActorRegistry.get_by_class(SlotQueue)
-
-    def hold(picture: dict[str, object]) -> None:
-        let_go.wait(LIMIT_S)
-
-    service.system.inspect_queue(hold)
-    with pytest.raises(actor_system.LeftOverError, match="SlotQueue"):
+    left_over = pytest.raises(actor_system.LeftOverError, match="SlotQueue")
+    with service.held(SlotQueue) as stuck, left_over:
         service.system.stop(LIMIT_S)
-    let_go.set()
     assert stuck.actor_stopped.wait(LIMIT_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import signal
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from gaoler.cli import children
 from gaoler.sandbox import seccomp, syscalls
+from tests.hosting import LIMIT_S
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 
@@ -24,6 +26,24 @@ def test_no_module_is_taken_from_the_folder_that_the_service_was_started_in(
     pid = children.spawn(["-m", "gaoler.sandbox.wire"], ENVIRONMENT, [], lambda: None)
     assert os.waitpid(pid, 0)[1] == 0
     assert not (tmp_path / "taken").exists()
+
+
+def test_a_child_that_has_only_just_begun_can_be_ended() -> None:
+    """Pins: gunicorn was told to end before it led a group of its own, and went on.
+
+    Nor does it hear the signal as we would.
+    """
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        for _ in range(10):
+            pid = children.spawn(["-c", ""], ENVIRONMENT, [], signal.pause)
+            children.signal_group(pid, signal.SIGTERM)
+            ended = os.pidfd_open(pid)
+            assert select.select([ended], [], [], LIMIT_S)[0]
+            os.close(ended)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_what_is_typed_where_the_service_was_started_cannot_be_read() -> None:

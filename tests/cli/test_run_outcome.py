@@ -5,15 +5,24 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gaoler.cli.run_outcome import Ran, Reply, Result, Stats, Timing, conclude, summary
-from gaoler.cli.service import Garbled, Refused, Unreachable
+from gaoler.cli.run_outcome import Asked, Reply, conclude, summary
+from gaoler.http.client_answers import Answer, Result, Stats, Timing
+from gaoler.http.client_errors import (
+    AnswerGarbled,
+    NotConnected,
+    RequestRefused,
+    RunnerBusy,
+    RunnerFailed,
+    RunnerUnavailable,
+)
 
 OK = Result("completed", exit_code=0)
+ASKED = Asked(with_key=True, for_grading=False)
 NOT_RUN = Result("not_started", reason="earlier_step_failed")
 
 
-def ran(*results: Result) -> Ran:
-    return Ran(list(results), request_id="r-1")
+def ran(*results: Result) -> Answer:
+    return Answer(results, request_id="r-1")
 
 
 def timed_out(reason: str) -> Result:
@@ -79,34 +88,23 @@ CASES: list[tuple[Reply, int, str | None]] = [
         "cannot hold it",
     ),
     # Busy, unavailable, refused.
-    (Refused(429, "spent", "rate_limited", retry_after_s=7), 120, "busy: spent; try again in 7 s"),
-    (Refused(503, "full", "capacity_exhausted", "busy"), 120, "busy: full"),
-    (Refused(503, "cap", "runner_unavailable", "busy"), 120, "busy: cap"),
-    (Refused(503, "it stops", "shutting_down"), 121, "unavailable: it stops"),
-    (Refused(503, "no more", "draining"), 121, "unavailable: no more"),
-    (Refused(502, "status 502 Bad Gateway"), 121, "unavailable: status 502 Bad Gateway"),
-    (Unreachable("Connection refused"), 121, "unavailable: Connection refused"),
+    (RunnerBusy("spent", retry_after_s=7), 120, "busy: spent; try again in 7 s"),
+    (RunnerBusy("full"), 120, "busy: full"),
+    (RunnerUnavailable("it stops", status=503), 121, "unavailable: it stops"),
+    (
+        NotConnected("host: Connection refused"),
+        121,
+        "unavailable: host: Connection refused; does it run there? see --url and GAOLER_URL",
+    ),
     (
         ran(msgspec.structs.replace(OK, stub=True)),
         121,
         "unavailable: the service is a stub, it runs nothing",
     ),
-    (Refused(400, "a: bad", "invalid_request"), 122, "refused: a: bad"),
-    (
-        Refused(401, "send a key", "unauthorized"),
-        122,
-        "refused: it takes no key like this one, or wants one; see --key-file and GAOLER_API_KEY",
-    ),
-    (Refused(422, "too much", "limits_exceeded"), 122, "refused: too much"),
-    (Refused(301, "status 301"), 122, "refused: status 301"),
+    (RequestRefused("a: bad", status=400), 122, "refused: a: bad"),
     # Our fault.
-    (
-        Refused(500, "oh", "internal_error", request_id="r-1"),
-        125,
-        "the service failed: oh (request r-1)",
-    ),
-    (Refused(504, "stuck", "deadline_exceeded"), 125, "the service failed: stuck"),
-    (Refused(204, "status 204"), 125, "the service failed: status 204"),
+    (RunnerFailed("oh", request_id="r-1"), 125, "the service failed: oh (request r-1)"),
+    (RunnerFailed("stuck"), 125, "the service failed: stuck"),
     (
         ran(Result("setup_failed", "no_space")),
         125,
@@ -114,8 +112,7 @@ CASES: list[tuple[Reply, int, str | None]] = [
     ),
     (ran(Result("from_the_future")), 125, "the service failed: the program: from_the_future"),
     (ran(Result("completed")), 125, "the service failed: the program: completed"),
-    (ran(), 125, "the service failed: the program: missing"),
-    (Garbled("not JSON"), 125, "the service's answer makes no sense: not JSON"),
+    (AnswerGarbled("not JSON"), 125, "the service's answer makes no sense: not JSON"),
 ]
 
 
@@ -123,39 +120,74 @@ CASES: list[tuple[Reply, int, str | None]] = [
 def test_every_answer_comes_to_one_code_and_at_most_one_line(
     reply: Reply, code: int, line: str | None
 ) -> None:
-    ending = conclude(reply)
+    ending = conclude(reply, ASKED)
     assert ending.code == code
     shown = ending.line and ending.line.removesuffix(" (request r-1)")
     assert shown == (line and line.removesuffix(" (request r-1)"))
 
 
+@pytest.mark.parametrize(
+    ("detail", "status", "asked", "line"),
+    [
+        (
+            "send a key",
+            401,
+            Asked(with_key=False, for_grading=False),
+            "the service wants a key; see --key-file and GAOLER_API_KEY",
+        ),
+        (
+            "send a key",
+            401,
+            ASKED,
+            "the service takes no key like this one; see --key-file and GAOLER_API_KEY",
+        ),
+        (
+            "steps[0].limits.wall_ms: allowed is 1 to 29500",
+            422,
+            ASKED,
+            "steps[0].limits.wall_ms: allowed is 1 to 29500 "
+            "(see --timeout-ms; --priority grading may have more time)",
+        ),
+        (
+            "steps[1].limits.wall_ms: allowed is 1 to 299500",
+            422,
+            Asked(with_key=True, for_grading=True),
+            "steps[1].limits.wall_ms: allowed is 1 to 299500 (see --timeout-ms)",
+        ),
+        (
+            "steps[0].limits.memory_bytes: allowed is 1 to 9",
+            422,
+            ASKED,
+            "steps[0].limits.memory_bytes: allowed is 1 to 9 (see --memory-bytes)",
+        ),
+    ],
+)
+def test_a_refusal_names_the_option_that_helps(
+    detail: str, status: int, asked: Asked, line: str
+) -> None:
+    ending = conclude(RequestRefused(detail, status=status), asked)
+    assert (ending.code, ending.line) == (122, f"refused: {line}")
+
+
 def test_a_fault_names_the_request_for_the_operators_log() -> None:
-    for reply in (Refused(500, "oh", request_id="r-1"), ran(Result("setup_failed"))):
-        assert "(request r-1)" in str(conclude(reply).line)
+    for reply in (RunnerFailed("oh", request_id="r-1"), ran(Result("setup_failed"))):
+        assert "(request r-1)" in str(conclude(reply, ASKED).line)
 
 
 def test_every_build_before_the_program_must_succeed() -> None:
-    assert conclude(ran(OK, Result("completed", exit_code=2), NOT_RUN)).code == 2
-
-
-def test_the_exact_bytes_are_taken_where_the_text_cannot_say_them() -> None:
-    result = msgspec.convert(
-        {"outcome": "completed", "stdout": "\ufffd", "stdout_base64": "/w==", "stderr": "é\0"},
-        Result,
-    )
-    assert result.stdout_bytes == b"\xff"
-    assert result.stderr_bytes == "é\0".encode()
+    assert conclude(ran(OK, Result("completed", exit_code=2), NOT_RUN), ASKED).code == 2
 
 
 def test_the_summary_tells_what_ran_last_and_how_long_it_waited() -> None:
     used = Stats(wall_ms=1_230, cpu_user_ms=900, cpu_system_ms=100, memory_peak_bytes=3 << 19)
-    built = Ran([Result("completed", exit_code=1, stats=used), NOT_RUN], Timing(queued_ms=500))
+    built = Answer(
+        (Result("completed", exit_code=1, stats=used), NOT_RUN), timing=Timing(queued_ms=500)
+    )
     assert summary(built) == "1.23 s, 1.00 s of CPU, 1.5 MiB, 0.50 s in the queue"
     assert summary(ran(NOT_RUN)) is None
-    assert summary(ran()) is None
 
 
 def test_the_summary_tells_that_the_limit_of_processes_was_hit() -> None:
     assert "limit of processes" in str(
-        summary(ran(Result("completed", stats=Stats(0, 0, 0, 0, 4))))
+        summary(ran(Result("completed", stats=Stats(pids_limit_hits=4))))
     )

@@ -1,21 +1,16 @@
 """`gaoler serve` over a warden and a web process that are doubles: what it holds, and its ends.
 
-Everything of ours that needs no sandbox is real; the doubles are programs of the same
-arguments and descriptors.  Whole services are in tests/live.
+The doubles are in tests/doubles.py, whole services in tests/live.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import pwd
 import shutil
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,129 +18,10 @@ import pytest
 from gaoler.cli import children, instances, listeners, serve, specs
 from gaoler.cli.children import StartFailed
 from gaoler.config.settings import load
-from tests.hosting import LIMIT_S, eventually, free_port, process_tree
-
-USER = "daemon"  # every Debian has it, and nothing runs as it
+from tests.doubles import USER, Served
+from tests.hosting import LIMIT_S, eventually
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="the service is started by root")
-
-# Says which descriptors it has, is ready, and ends with its lifeline.
-WARDEN = """
-import json, os, sys
-spec, alive, ready = map(int, sys.argv[1:])
-with open(os.environ["FOLDER"] + "/warden.json", "w") as file:
-    json.dump(sorted(os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")
-                     if int(n) != file.fileno() and os.path.lexists(f"/proc/self/fd/{n}")), file)
-os.write(ready, b"1")
-os.close(ready)
-os.read(alive, 1)
-"""
-# Answers each connection with its pid, over the first of the sockets that it was given.
-WEB = """
-import os, select, socket, sys
-handed, public, internal = map(int, sys.argv[1:])
-server = socket.socket(fileno=public)
-body = str(os.getpid()).encode()
-while True:
-    select.select([server], [], [])
-    connection, _ = server.accept()
-    connection.setblocking(True)
-    connection.recv(65536)
-    connection.sendall(b"HTTP/1.1 200 OK\\r\\nConnection: close\\r\\n\\r\\n" + body)
-    connection.close()
-"""
-# `gaoler serve` on a host that has every layer, with the doubles for its children.
-SERVE = """
-import json, os, sys
-from gaoler.cli import children, serve
-from gaoler.cli.main import main
-
-serve.layers.survey = lambda: []
-doubles = json.loads(sys.argv[1])
-spawn = children.spawn
-
-def spawn_double(arguments, environment, keep, prepare):
-    environment = {**environment, "FOLDER": os.environ["FOLDER"]}
-    return spawn(["-c", doubles[arguments[1]], *arguments[2:]], environment, keep, prepare)
-
-children.spawn = spawn_double
-exec(sys.argv[2])
-sys.exit(main(["serve"]))
-"""
-
-
-class Served:
-    """`gaoler serve` with doubles, in a process of its own."""
-
-    def __init__(
-        self, folder: Path, warden: str = WARDEN, web: str = WEB, patch: str = "", **settings: str
-    ) -> None:
-        self.port = free_port()
-        self.folder = folder
-        self.environment = {
-            "PATH": os.environ["PATH"],
-            "FOLDER": str(folder),
-            "BIND": f"127.0.0.1:{self.port}",
-            "INTERNAL_BIND": f"127.0.0.1:{free_port()}",
-            "STATE_DIR": str(folder / "state"),
-            "RUNTIME_DIR": str(folder / "run"),
-            "SERVICE_USER": USER,
-            "UID_RANGE": "1500000-1500999",
-            "MAX_CONCURRENCY": "2",
-            **settings,
-        }
-        doubles = json.dumps({"gaoler.sandbox.warden": warden, "gaoler.cli.web": web})
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, doubles, patch],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def ready(self) -> Served:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline().startswith("gaoler is ready"), self.ended()
-        return self
-
-    def answer(self) -> str:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
-        try:
-            connection.request("GET", "/")
-            return connection.getresponse().read().decode()
-        finally:
-            connection.close()
-
-    def ended(self) -> tuple[int, list[str]]:
-        """The exit code, and the lines on stderr."""
-        _, said = self.process.communicate(timeout=LIMIT_S)
-        return self.process.returncode, said.splitlines()
-
-    def stop(self) -> tuple[int, list[str]]:
-        self.process.terminate()
-        return self.ended()
-
-    def children(self) -> list[int]:
-        parts = process_tree(self.process.pid)
-        return [pid for name, pids in parts.items() if name != "serve" for pid in pids]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """With a STATE_DIR in it that is the service user's."""
-    (tmp_path / "state").mkdir()
-    if os.geteuid() == 0:
-        user = pwd.getpwnam(USER)
-        os.chown(tmp_path / "state", user.pw_uid, user.pw_gid)
-    return tmp_path
-
-
-@pytest.fixture
-def served(folder: Path) -> Iterator[Served]:
-    service = Served(folder).ready()
-    yield service
-    if service.process.poll() is None:
-        service.stop()
 
 
 def refused(folder: Path, settings: dict[str, str], code: int = 4) -> str:
@@ -393,6 +269,7 @@ def test_a_warden_that_does_not_become_ready_is_killed_and_reaped(
     with pytest.raises(ChildProcessError):
         os.waitpid(started[0], os.WNOHANG)
     os.close(service.lifeline)
+    service.drain.close()
 
 
 # --- process groups -----------------------------------------------------------------------

@@ -111,7 +111,7 @@ class Gunicorn:
 
 web.Gunicorn = Gunicorn
 handed = children.filled_pipe(pickle.dumps((Settings(), "gaoler-x", {})))
-sys.argv = ["web", str(handed), "7", "8"]
+sys.argv = ["web", str(handed), "6", "7", "8"]
 web.main()
 """
     done = subprocess.run(

@@ -40,6 +40,13 @@ def test_without_keys_only_loopback_is_bound() -> None:
             assert load({name: value})
 
 
+def test_a_stub_is_bound_to_loopback_alone_whatever_the_keys() -> None:
+    for name in ("BIND", "INTERNAL_BIND"):
+        text = refused({name: "0.0.0.0:9000", "API_KEYS": KEY, "RUNNER_MODE": "stub"})
+        assert text.startswith(f"{name}=0.0.0.0:9000: allowed is a loopback address with RUNNER_M")
+    assert load({"RUNNER_MODE": "stub"})
+
+
 def test_an_address_counts_as_loopback_only_where_it_surely_is() -> None:
     assert is_loopback("LOCALHOST")
     assert not is_loopback("localhost.example.org")

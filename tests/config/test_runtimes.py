@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -117,9 +116,11 @@ def test_a_java_file_is_named_after_its_public_class_and_starts_where_main_is(
 @pytest.mark.parametrize(
     "piece", ['"', '\\"', "'", "/*", '"""', "class a ", "final ", "{", "public ", "package a."]
 )
+@pytest.mark.timeout(60)
 def test_reading_java_takes_time_in_proportion_to_its_length(piece: str) -> None:
-    """Pins: a source of the size of a whole request must not hold the service up."""
-    started = time.monotonic()
+    """Pins: a source of the size of a whole request must not hold the service up.
+
+    Anything worse than proportion takes hours for these.
+    """
     program("x.java", '"' + piece * 100_000)
     program("x.java", piece * 100_000)
-    assert time.monotonic() - started < 5

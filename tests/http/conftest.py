@@ -62,7 +62,8 @@ class FakeActors:
             if submit.ticket == ticket:
                 self._from_a_thread(submit.reply, Refusal(code, "cancelled"))
 
-    def inspect_queue(self, reply: Callable[[dict[str, object]], None]) -> bool:
+    def inspect(self, reply: Callable[[dict[str, object]], None], rows: int) -> bool:
+        self.rows = rows
         if self.picture is None:
             return False
         self._from_a_thread(reply, self.picture)
@@ -167,9 +168,9 @@ class Client:
             "http_version": "1.1",
             "method": method,
             "scheme": "http",
-            "path": path,
-            "raw_path": path.encode("latin-1", "replace"),
-            "query_string": b"",
+            "path": path.partition("?")[0],
+            "raw_path": path.partition("?")[0].encode("latin-1", "replace"),
+            "query_string": path.partition("?")[2].encode("latin-1", "replace"),
             "root_path": "",
             "headers": [(n.lower().encode(), v.encode("latin-1")) for n, v in given.items()],
             "server": ("127.0.0.1", self._port),

@@ -32,7 +32,14 @@ def answer(submit: Submit) -> Reply | None:
     return completed(submit)
 
 
-ACTORS = FakeActors(answer=answer, picture={"free": 2})
+ACTORS = FakeActors(
+    answer=answer,
+    picture={
+        "queue": {"free": 2, "counters": {}},
+        "caps": {},
+        "requests": {"in_flight": {}, "replies": {}},
+    },
+)
 
 
 async def start() -> Services:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 KEY = "k" * 32
 EXECUTE, HEALTH = "/api/v1/execute", "/api/v1/health"
 TRUE = {"steps": [{"cmd": "/bin/true"}]}
+LIMIT_S = 20.0
 
 
 @pytest.fixture
@@ -274,6 +275,27 @@ def test_a_key_opens_the_api_and_its_id_is_logged_instead_of_it(
     assert KEY not in json.dumps(log())
 
 
+def test_the_log_line_says_what_the_queue_was_told_and_where_the_time_went(
+    make_client: MakeClient, actors: FakeActors, log: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """`gaoler plan --log` replays it, refused requests too; a body that was no request is none."""
+    client = make_client()
+    body = {**TRUE, "priority": "grading", "evaluation_id": "quiz", "wait": False}
+    assert client.execute(body).status == 200
+    actors.answer = lambda submit: Refusal("capacity_exhausted", "full", "busy", 3)
+    assert client.execute(TRUE).status == 503
+    assert client.execute({"steps": []}).status == 400
+    answered, refused, invalid = log()
+    told = {name: answered[name] for name in ("priority", "slots", "evaluation_id", "wait")}
+    assert told == {"priority": "grading", "slots": 1, "evaluation_id": "quiz", "wait": False}
+    assert answered["memory_bytes"] == actors.submitted[0].job.memory_bytes
+    assert answered["budget_ms"] == actors.submitted[0].budget_ms
+    assert {"queued_ms", "setup_ms", "run_ms"} <= answered.keys()
+    assert refused["budget_ms"] == actors.submitted[1].budget_ms
+    assert "run_ms" not in refused
+    assert "budget_ms" not in invalid
+
+
 def test_health_never_needs_a_key(make_client: MakeClient) -> None:
     assert make_client(api_keys=(KEY,)).request("GET", HEALTH).json == {"status": "ok"}
 
@@ -338,13 +360,81 @@ def test_a_stub_says_so(make_client: MakeClient) -> None:
     assert client.execute(TRUE).json["results"][0]["stub"] is True
 
 
+def test_a_stub_says_so_to_operators(make_client: MakeClient) -> None:
+    client = make_client({"ask_warden": lambda reply: False}, internal=True, runner_mode="stub")
+    assert client.request("GET", "/internal/health").json == {
+        "status": "ok",
+        "actors": {"Admission": "ok"},
+        "service": "ready",
+        "warden": "stub: nothing is run",
+        "layers": {"sandbox": "stub: nothing is run"},
+        "stub": True,
+    }
+
+
+def test_all_is_answered_once_what_had_come_has_its_answer(make_client: MakeClient) -> None:
+    """What comes later is not waited for."""
+    client = make_client()
+
+    async def run() -> None:
+        first, later = (asyncio.Event() for _ in range(2))
+        requests = [asyncio.create_task(_unread(client, first))]
+        await asyncio.sleep(0)
+        answered = asyncio.create_task(client._front.answered())
+        await asyncio.sleep(0)
+        requests.append(asyncio.create_task(_unread(client, later)))
+        await asyncio.sleep(0)
+        assert not answered.done()
+        first.set()
+        await answered
+        assert not requests[1].done()
+        later.set()
+        await asyncio.gather(*requests)
+        await client._front.answered()
+
+    asyncio.run(asyncio.wait_for(run(), LIMIT_S))
+
+
+async def _unread(client: Client, read: asyncio.Event) -> None:
+    """A request whose answer is not taken before that."""
+
+    async def send(message: object) -> None:
+        await read.wait()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": "GET",
+        "path": HEALTH,
+        "query_string": b"",
+        "headers": [],
+        "server": ("127.0.0.1", 8300),
+        "client": ("127.0.0.1", 1),
+    }
+    await client._front(scope, receive, send)
+
+
 def test_the_internal_address_serves_the_internal_routes_alone(
     make_client: MakeClient, actors: FakeActors
 ) -> None:
-    actors.picture = {"slots": {"total": 2, "free": 1}}
+    actors.picture = {
+        "queue": {"slots": {"total": 2, "free": 1}, "counters": {"granted": 3}},
+        "caps": {"attempts": 1},
+        "requests": {"in_flight": {"queued": 2}, "replies": {"answered": 4}, "closed": None},
+    }
     layers = {"landlock": "active", "oom_score_adj": "degraded: no CAP_SYS_RESOURCE"}
     client = make_client({"layers": lambda: layers}, internal=True)
-    assert client.request("GET", "/internal/queue").json == actors.picture
+    assert client.request("GET", "/internal/queue?rows=7").json == {
+        "slots": {"total": 2, "free": 1},
+        "caps": {"attempts": 1},
+        "in_flight": {"queued": 2},
+        "counters": {"granted": 3, "replies": {"answered": 4}},
+    }
+    assert actors.rows == 7
     assert client.request("GET", "/internal/health").json == {
         "status": "ok",
         "actors": {"Admission": "ok"},
@@ -379,15 +469,27 @@ def test_a_queue_that_does_not_answer_is_a_503(
     client = make_client(internal=True)
     assert client.request("GET", "/internal/queue").problem() == (503, "not_ready")
     monkeypatch.setattr("gaoler.http.bridge.PATIENCE_S", 0.01)
-    monkeypatch.setattr(actors, "inspect_queue", lambda reply: True)
+    monkeypatch.setattr(actors, "inspect", lambda reply, rows: True)
     assert client.request("GET", "/internal/queue").problem() == (503, "not_ready")
+
+
+@pytest.mark.parametrize("rows", ["-1", "1001", "10000", "x", "", "1.0"])
+def test_a_number_of_rows_that_is_none_is_refused_by_name(
+    make_client: MakeClient, actors: FakeActors, rows: str
+) -> None:
+    answered = make_client(internal=True).request("GET", f"/internal/queue?rows={rows}")
+    assert answered.problem() == (400, "invalid_request")
+    assert answered.json["detail"].startswith("rows: ")
+
+
+NO_REQUESTS: dict[str, object] = {"in_flight": {}, "replies": {}}
 
 
 @pytest.mark.parametrize(("host", "status"), [("127.0.0.1", 200), ("0.0.0.0", 401)])
 def test_the_internal_api_needs_a_key_only_beyond_loopback(
     make_client: MakeClient, actors: FakeActors, host: str, status: int
 ) -> None:
-    actors.picture = {}
+    actors.picture = {"queue": {"counters": {}}, "caps": {}, "requests": NO_REQUESTS}
     client = make_client(internal=True, internal_bind=(host, 8301), api_keys=(KEY,))
     assert client.request("GET", "/internal/queue").status == status
     assert client.request("GET", "/internal/queue", headers={"X-API-Key": KEY}).status == 200

@@ -87,6 +87,7 @@ def serve(
             nr=0,
             max_requests=sys.maxsize,
             alive=True,
+            open_connections=set(),
         )
         made: list[Watched] = []
 
@@ -227,3 +228,38 @@ def test_a_connection_beyond_the_most_there_may_be_is_ended_at_once() -> None:
         assert await connection.hear() == b"ok"
 
     serve(talk, connections=1)
+
+
+def test_an_idle_connection_is_closed_where_the_worker_ends() -> None:
+    async def talk(connection: Connection) -> None:
+        connection.writer.write(REQUEST)
+        assert await connection.hear() == b"ok"
+        while connection.protocol._keepalive_handle is None:
+            await asyncio.sleep(0)
+        connection.protocol.close_if_idle()
+        assert await connection.ended()
+
+    serve(talk)
+
+
+def test_a_connection_on_which_nothing_was_said_is_closed_where_the_worker_ends() -> None:
+    async def talk(connection: Connection) -> None:
+        while not connection.protocol._awaiting_request:
+            await asyncio.sleep(0)
+        connection.protocol.close_if_idle()
+        assert await connection.ended()
+
+    serve(talk)
+
+
+def test_a_request_that_has_begun_is_not_idle() -> None:
+    async def talk(connection: Connection) -> None:
+        for begun in (BEGUN, REQUEST):
+            connection.writer.write(begun)
+            while not (connection.protocol._in_a_head or connection.protocol._current_request):
+                await asyncio.sleep(0)
+            connection.protocol.close_if_idle()
+            connection.writer.write(REQUEST.removeprefix(begun))
+            assert await connection.hear() == b"ok"
+
+    serve(talk)
