@@ -19,6 +19,7 @@ def stretched(amount: float) -> float:
 # Why tests are not run there.
 _JVM = "the JVM's start takes half a minute there"
 _COMPILER = "a compiler of that size takes minutes there"
+_NO_KERNEL = "says nothing of the kernel, and takes minutes there"
 _EMULATOR = "the emulator ends at an instruction that a processor refuses"
 _PROCESSES = "starts a dozen interpreters, a minute there"
 # Files, or file::function, below tests/.
@@ -29,6 +30,10 @@ LEFT_OUT = {
     ),
     "adversarial/test_system_calls.py::"
     "test_a_call_from_a_32_bit_segment_ends_the_process": _EMULATOR,
+    "live/test_capacity.py": _NO_KERNEL,
+    "live/test_client.py": _NO_KERNEL,
+    "live/test_drain.py": _NO_KERNEL,
+    "live/test_stub.py": _NO_KERNEL,
     "adversarial/test_memory.py::test_names_that_do_not_exist_fill_no_memory": (
         "sixty thousand look-ups take minutes there"
     ),
