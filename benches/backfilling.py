@@ -101,18 +101,17 @@ class Run:
 def main() -> int:
     strict, filled = Run(Strict).play(), Run(SlotPolicy).play()
     print(f"{'':<38}{'strict order':>14}{'gaps filled':>14}{'ratio':>8}")
-    use = [seen.used / seen.could for seen in (strict, filled)]
-    print(
-        f"{'slots in use while somebody waits':<38}{use[0]:>14.1%}{use[1]:>14.1%}{use[1] / use[0]:>8.2f}"
-    )
+    one, other = (seen.used / seen.could for seen in (strict, filled))
+    label = "slots in use while somebody waits"
+    print(f"{label:<38}{one:>14.1%}{other:>14.1%}{other / one:>8.2f}")
     for slots, name in ((1, "narrow"), (WIDE, "wide")):
         waits = [statistics.mean(seen.waits_ms[slots]) / 1_000 for seen in (strict, filled)]
         label = f"mean wait of {name} requests"
         print(f"{label:<38}{waits[0]:>12.2f} s{waits[1]:>12.2f} s{waits[1] / waits[0]:>8.2f}")
     early_s = statistics.mean(filled.early_ms) / 1_000
     print(
-        f"{len(filled.early_ms)} heads were promised a start: {filled.late} began later, on average "
-        f"{early_s:.1f} s before it"
+        f"{len(filled.early_ms)} heads were promised a start: {filled.late} began later, "
+        f"on average {early_s:.1f} s before it"
     )
     return 0
 
