@@ -28,7 +28,7 @@ from gaoler.actors.messages import (
     Submit,
 )
 from gaoler.actors.policy.caps import Caps
-from gaoler.actors.policy.memory import grading_memory_bytes
+from gaoler.actors.policy.memory import MemorySettings, grading_memory_bytes
 from gaoler.actors.policy.picture import USUAL_ROWS
 from gaoler.actors.policy.slot_policy import SlotPolicy
 from gaoler.actors.policy.slots import ClassRules, QueueRules
@@ -41,25 +41,9 @@ from gaoler.sandbox.job import TEARDOWN_MS
 STOP_LIMIT_S = 5.0
 
 
-class CapacitySettings(Protocol):
+class CapacitySettings(MemorySettings, Protocol):
     """Those of `gaoler.config.settings.Settings` that the actors live by."""
 
-    @property
-    def max_concurrency(self) -> int: ...
-    @property
-    def grading_runner_concurrency(self) -> int: ...
-    @property
-    def tasks_memory_bytes(self) -> int: ...
-    @property
-    def memory_limit_bytes(self) -> int: ...
-    @property
-    def workspace_bytes(self) -> int: ...
-    @property
-    def tmp_bytes(self) -> int: ...
-    @property
-    def shm_bytes(self) -> int: ...
-    @property
-    def request_output_limit_bytes(self) -> int: ...
     @property
     def aging_ms(self) -> int: ...
     @property

@@ -31,7 +31,7 @@ from gunicorn.app.base import BaseApplication  # type: ignore[import-untyped]
 
 from gaoler.actors import system as actor_system
 from gaoler.actors.messages import Refusal
-from gaoler.actors.policy.rates import Rates
+from gaoler.actors.policy.rates import Rates, whole_seconds
 from gaoler.actors.ports import Sandbox
 from gaoler.actors.stub_sandbox import StubSandbox
 from gaoler.actors.system import System
@@ -104,7 +104,7 @@ class Web:
     def _spend_arrival(self, key_id: str) -> int | None:
         """From the event loop alone: RATE_LIMIT_PER_MINUTE, before anything is read."""
         wait_ns = self._arrivals.take(key_id, time.monotonic_ns())
-        return None if wait_ns is None else max(1, -(-wait_ns // 1_000_000_000))
+        return None if wait_ns is None else whole_seconds(wait_ns)
 
     def _open_sandbox(self) -> Sandbox:
         if self._settings.runner_mode == "stub":

@@ -15,10 +15,11 @@ from msgspec import UnsetType
 from gaoler.actors.messages import Reply, Submit
 from gaoler.actors.policy.budget import (
     BudgetRules,
-    Ceilings,
     StepTime,
     TaskTime,
+    budget_rules,
     ceiling_ms,
+    ceilings,
     request_budget_ms,
     task_ms,
 )
@@ -150,24 +151,13 @@ def admit(
 
 
 def _frame(request: ExecuteGiven, settings: Settings) -> _Frame:
-    ceilings = Ceilings(
-        interactive_ms=settings.runner_timeout_ms,
-        grading_ms=settings.overall_timeout_ms,
-        project_ms=settings.runner_project_timeout_ms,
-    )
-    rules = BudgetRules(
-        wall_timeout_ms=settings.wall_timeout_ms,
-        build_ms=settings.budget_build_ms,
-        grace_ms=settings.budget_grace_ms,
-        upload_ms=settings.budget_upload_ms,
-    )
     project = request.action == "project"
     return _Frame(
         settings=settings,
         priority=request.priority,
-        ceiling_ms=ceiling_ms(request.priority, request.action, ceilings),
+        ceiling_ms=ceiling_ms(request.priority, request.action, ceilings(settings)),
         workspace_bytes=settings.project_workspace_bytes if project else settings.workspace_bytes,
-        rules=rules,
+        rules=budget_rules(settings),
     )
 
 

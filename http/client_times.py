@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from gaoler.actors.policy.budget import (
-    BudgetRules,
-    Ceilings,
     StepTime,
     TaskTime,
+    budget_rules,
     ceiling_ms,
+    ceilings,
     request_budget_ms,
 )
 from gaoler.config import defaults
@@ -43,20 +43,9 @@ USUAL = Times()
 
 def budget_ms(request: Request, times: Times = USUAL) -> int:
     """The budget that the service will compute, and that goes out as `budget_ms`."""
-    rules = BudgetRules(
-        wall_timeout_ms=times.wall_timeout_ms,
-        build_ms=times.budget_build_ms,
-        grace_ms=times.budget_grace_ms,
-        upload_ms=times.budget_upload_ms,
-    )
-    ceilings = Ceilings(
-        interactive_ms=times.runner_timeout_ms,
-        grading_ms=times.overall_timeout_ms,
-        project_ms=times.runner_project_timeout_ms,
-    )
-    most_ms = ceiling_ms(request.priority, request.action, ceilings)
+    most_ms = ceiling_ms(request.priority, request.action, ceilings(times))
     steps = [_step_time(step) for step in request.steps]
-    return request_budget_ms(steps, rules, most_ms, request.budget_ms)
+    return request_budget_ms(steps, budget_rules(times), most_ms, request.budget_ms)
 
 
 def patience_ms(request: Request, times: Times = USUAL) -> int:

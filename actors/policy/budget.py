@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,44 @@ class Ceilings:
     interactive_ms: int  # RUNNER_TIMEOUT_MS
     grading_ms: int  # OVERALL_TIMEOUT_MS
     project_ms: int  # RUNNER_PROJECT_TIMEOUT_MS
+
+
+class TimeSettings(Protocol):
+    """The settings that the formula's numbers come from."""
+
+    @property
+    def wall_timeout_ms(self) -> int: ...
+    @property
+    def budget_build_ms(self) -> int: ...
+    @property
+    def budget_grace_ms(self) -> int: ...
+    @property
+    def budget_upload_ms(self) -> int: ...
+    @property
+    def runner_timeout_ms(self) -> int: ...
+    @property
+    def overall_timeout_ms(self) -> int: ...
+    @property
+    def runner_project_timeout_ms(self) -> int: ...
+
+
+def budget_rules(settings: TimeSettings) -> BudgetRules:
+    """The four numbers as the settings have them."""
+    return BudgetRules(
+        wall_timeout_ms=settings.wall_timeout_ms,
+        build_ms=settings.budget_build_ms,
+        grace_ms=settings.budget_grace_ms,
+        upload_ms=settings.budget_upload_ms,
+    )
+
+
+def ceilings(settings: TimeSettings) -> Ceilings:
+    """The three ceilings as the settings have them."""
+    return Ceilings(
+        interactive_ms=settings.runner_timeout_ms,
+        grading_ms=settings.overall_timeout_ms,
+        project_ms=settings.runner_project_timeout_ms,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class Caps:
         attempt = (scope, attempt_id) if attempt_id is not None else None
         if attempt in self._attempts:
             return ATTEMPT_IN_FLIGHT
-        if evaluation is not None and self._count(evaluation) >= self.per_evaluation:
+        if evaluation is not None and self._evaluations[evaluation] >= self.per_evaluation:
             return EVALUATION_CAP
         if evaluation is not None:
             self._evaluations[evaluation] += 1
@@ -62,9 +62,6 @@ class Caps:
             self._attempts.add(attempt)
         self._reserved[ticket] = _Reservation(evaluation, attempt)
         return None
-
-    def _count(self, evaluation: Key) -> int:
-        return self._evaluations.get(evaluation, 0)
 
     def release(self, ticket: str) -> None:
         """Idempotent."""

@@ -15,8 +15,21 @@ from gaoler.actors.policy.line import Waiting
 from gaoler.actors.policy.slots import GRADING, NS_PER_MS, Room, SlotRequest
 
 
-def aged(grading: Waiting, aging_ms: int, now_ns: int) -> bool:
-    return now_ns >= grading.since_ns + aging_ms * NS_PER_MS
+def aged_at_ns(grading: Waiting, aging_ms: int) -> int:
+    """From when on it has aged."""
+    return grading.since_ns + aging_ms * NS_PER_MS
+
+
+def next_in_turn(
+    interactive: Waiting | None, grading: Waiting | None, aging_ms: int, passed: bool, now_ns: int
+) -> Waiting | None:
+    """Which of the firsts of the two classes is next; `passed`: it is an interactive one's turn.
+
+    A grading request that its class's ceiling holds back is not handed in.
+    """
+    if interactive is None or grading is None:
+        return interactive or grading
+    return grading if now_ns >= aged_at_ns(grading, aging_ms) and not passed else interactive
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +112,7 @@ class Forecast:
     def _chosen(self, interactive: Waiting | None, grading: Waiting | None) -> Waiting | None:
         if grading is not None and self._held_back(grading.request):
             grading = None
-        if interactive is None or grading is None:
-            return interactive or grading
-        first = aged(grading, self._aging_ms, self._now_ns) and not self._passed
-        return grading if first else interactive
+        return next_in_turn(interactive, grading, self._aging_ms, self._passed, self._now_ns)
 
     def _held_back(self, request: SlotRequest) -> bool:
         return (
@@ -126,7 +136,7 @@ class Forecast:
     def _pass_time(self, interactive: Waiting | None, grading: Waiting | None) -> bool:
         """Go on to the next instant at which something changes; False where there is none."""
         if grading is not None and interactive is not None:
-            aged_ns = grading.since_ns + self._aging_ms * NS_PER_MS
+            aged_ns = aged_at_ns(grading, self._aging_ms)
             if aged_ns > self._now_ns and (not self._endings or aged_ns < self._endings[0][0]):
                 self._now_ns = aged_ns
                 return True

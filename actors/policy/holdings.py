@@ -94,7 +94,7 @@ class Holdings:
         at_ns = self.free_at_ns(need, now_ns)
         if at_ns is None:
             at_ns = max((self.end_ns(held) for held in self if held.slots), default=now_ns)
-        return max(now_ns, at_ns - self._after_deadline_ns) if at_ns > now_ns else now_ns
+        return max(now_ns, at_ns - self._after_deadline_ns)
 
     def last_budget_ms(self, until_ns: int | None, now_ns: int) -> int | None:
         """The longest budget that, granted now, is over by `until_ns` whatever happens.

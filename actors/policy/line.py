@@ -29,7 +29,7 @@ class Waiting:
 class Line:
     """One class's queue.
 
-    `add` and `remove` cost O(log n), `head` and `tail` nothing.  `first_within` costs
+    `add` and `remove` cost O(log n), `head` nothing.  `first_within` costs
     O(log n) where those who want little of one thing want little of the others, which is how
     requests are; however they are, it looks at each of them at most once.
 

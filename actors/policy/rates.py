@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-NS_PER_MINUTE = 60_000_000_000
+NS_PER_S = 1_000_000_000
+NS_PER_MINUTE = 60 * NS_PER_S
+
+
+def whole_seconds(wait_ns: int) -> int:
+    """A wait as `Retry-After` says it: rounded up, at least 1."""
+    return max(1, -(-wait_ns // NS_PER_S))
 
 
 @dataclass(slots=True)

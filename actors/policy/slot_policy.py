@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from gaoler.actors.policy.estimate import Expected, Forecast, aged
+from gaoler.actors.policy.estimate import Expected, Forecast, aged_at_ns, next_in_turn
 from gaoler.actors.policy.holdings import Holdings
 from gaoler.actors.policy.line import NOBODY, Line, Waiting
 from gaoler.actors.policy.slots import (
@@ -123,14 +123,14 @@ class SlotPolicy:
         wakes = [self._expiries.next_ns()]
         grading = self.lines[GRADING].head()
         if grading is not None and self.lines[INTERACTIVE] and not self.aged(grading, now_ns):
-            wakes.append(grading.since_ns + self.rules.aging_ms * NS_PER_MS)
+            wakes.append(aged_at_ns(grading, self.rules.aging_ms))
         return min((wake for wake in wakes if wake is not None), default=None)
 
     # --- what can be seen -----------------------------------------------------------------
 
     def aged(self, waiting: Waiting, now_ns: int) -> bool:
         grading = waiting.request.priority == GRADING
-        return grading and aged(waiting, self.rules.aging_ms, now_ns)
+        return grading and now_ns >= aged_at_ns(waiting, self.rules.aging_ms)
 
     def expires_ns(self, waiting: Waiting) -> int:
         """When its allowance is spent."""
@@ -214,9 +214,7 @@ class SlotPolicy:
         grading = self.lines[GRADING].head()
         if grading is not None and self._held_back(grading):
             grading = None
-        if interactive is None or grading is None:
-            return interactive or grading
-        return grading if self.aged(grading, now_ns) and not self._passed else interactive
+        return next_in_turn(interactive, grading, self.rules.aging_ms, self._passed, now_ns)
 
     def _held_back(self, grading: Waiting) -> bool:
         """Whether the ceiling of its class keeps it from going, whatever else is free."""
@@ -247,9 +245,7 @@ class SlotPolicy:
         elif (kept := self._kept(self._below_ceiling, grading)) is not None:
             self._below_ceiling = kept
         else:
-            room = grading.request.room
-            need = Room(0, 0, room.grading_slots, room.grading_memory_bytes)
-            self._below_ceiling = self._promised(grading, need, now_ns)
+            self._below_ceiling = self._promised(grading, grading.request.room.of_grading, now_ns)
 
     def _kept(self, promise: Promise | None, waiting: Waiting | None) -> Promise | None:
         """The promise, where it was made to this request and says an instant."""
@@ -293,8 +289,7 @@ class SlotPolicy:
         elif self._fits(first) and first.request.budget_ms <= most_ms[INTERACTIVE]:
             return first
         else:  # its place below the ceiling is not for others
-            room = first.request.room
-            spare = spare.minus(Room(0, 0, room.grading_slots, room.grading_memory_bytes))
+            spare = spare.minus(first.request.room.of_grading)
         slots = min(spare.slots, spare.grading_slots)
         memory_bytes = min(spare.memory_bytes, spare.grading_memory_bytes)
         return line.first_within(Room(slots, memory_bytes), limit_ms)
@@ -364,9 +359,7 @@ class SlotPolicy:
 
     def _below_ceiling_ns(self, request: SlotRequest, now_ns: int) -> int:
         """When the running grading requests' deadlines leave it a place below the ceiling."""
-        room = request.room
-        need = Room(0, 0, room.grading_slots, room.grading_memory_bytes)
-        return self.holdings.free_by_deadline_ns(need, now_ns)
+        return self.holdings.free_by_deadline_ns(request.room.of_grading, now_ns)
 
     def _refused(self, refusal: Refuse) -> Refuse:
         self.counters[refusal.cause] += 1

@@ -28,6 +28,11 @@ class Room:
             and other.below_ceiling(self)
         )
 
+    @property
+    def of_grading(self) -> Room:
+        """That part which counts against the grading class's ceiling, and nothing else."""
+        return Room(0, 0, self.grading_slots, self.grading_memory_bytes)
+
     def below_ceiling(self, of: Room) -> bool:
         """Whether the ceiling of the grading class lets this through."""
         return (

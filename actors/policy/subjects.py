@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from gaoler.actors.policy.rates import Rates
-
-NS_PER_S = 1_000_000_000
+from gaoler.actors.policy.rates import Rates, whole_seconds
 
 
 class Subjects:
@@ -19,7 +17,7 @@ class Subjects:
         if subject is None:
             return None
         wait_ns = self._of(purpose).take((scope, subject), now_ns)
-        return None if wait_ns is None else max(1, -(-wait_ns // NS_PER_S))
+        return None if wait_ns is None else whole_seconds(wait_ns)
 
     def hand_back(self, purpose: str, scope: str, subject: str | None) -> None:
         """The caps refused the request: a run is not spent; every try is."""

@@ -99,6 +99,15 @@ def _lines_of_requests(service: LiveService, request_id: str) -> list[dict[str, 
     return [line for line in lines if line.get("request_id") == request_id]
 
 
+def _draining(start: Start, pool: ThreadPoolExecutor) -> tuple[LiveService, Future[HttpAnswer]]:
+    """A service that was asked to drain, and what it still runs."""
+    service = start()
+    running = _send(pool, service, SLEEPER)
+    _runs_and_waits(service, 1, 0)
+    _drain(service)
+    return service, running
+
+
 def test_what_runs_and_what_waits_is_answered_and_what_comes_is_refused(
     start_service: Start, pool: ThreadPoolExecutor
 ) -> None:
@@ -164,10 +173,7 @@ def test_an_answer_that_is_read_late_comes_whole(start_service: Start) -> None:
 def test_a_worker_that_dies_while_it_drains_does_not_keep_the_service(
     start_service: Start, pool: ThreadPoolExecutor
 ) -> None:
-    service = start_service()
-    running = _send(pool, service, SLEEPER)
-    _runs_and_waits(service, 1, 0)
-    _drain(service)
+    service, running = _draining(start_service, pool)
     kill(service.pids()["worker"][0])
     assert isinstance(running.exception(LIMIT_S), (OSError, http.client.HTTPException))
     assert _end(service) == 0
@@ -176,10 +182,7 @@ def test_a_worker_that_dies_while_it_drains_does_not_keep_the_service(
 def test_a_web_process_that_dies_while_it_drains_does_not_keep_the_service(
     start_service: Start, pool: ThreadPoolExecutor
 ) -> None:
-    service = start_service()
-    running = _send(pool, service, SLEEPER)
-    _runs_and_waits(service, 1, 0)
-    _drain(service)
+    service, running = _draining(start_service, pool)
     kill(service.pids()["arbiter"][0])
     answer = running.result(LIMIT_S)
     assert (answer.status, answer.body["code"]) == (503, "shutting_down")
@@ -189,10 +192,7 @@ def test_a_web_process_that_dies_while_it_drains_does_not_keep_the_service(
 def test_sigterm_ends_a_drain_as_it_ends_a_service(
     start_service: Start, pool: ThreadPoolExecutor
 ) -> None:
-    service = start_service()
-    running = _send(pool, service, SLEEPER)
-    _runs_and_waits(service, 1, 0)
-    _drain(service)
+    service, running = _draining(start_service, pool)
     assert service.stop() == 0
     answer = running.result(LIMIT_S)
     assert (answer.status, answer.body["code"]) == (503, "shutting_down")
